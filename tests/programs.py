@@ -83,9 +83,17 @@ async def run_program(
     def start() -> Fork:
         return Fork("hookline", _run, module, given, streams=(stdin, stdout, 2), environment=environment)
 
-    process = await asyncio.to_thread(start)  # the first one waits until all is imported
-    os.close(stdin)
-    os.close(stdout)
+    starting = asyncio.create_task(asyncio.to_thread(start))  # the first one waits until all is imported
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        (await starting).close()
+        os.close(writer)
+        os.close(reader)
+        raise
+    finally:
+        os.close(stdin)
+        os.close(stdout)
     stream = asyncio.StreamReader()
     pipe = os.fdopen(reader, "rb")
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)

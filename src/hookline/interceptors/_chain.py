@@ -305,8 +305,8 @@ class Chain:
         """
         on_trio = runs_on_trio()
         kind = ScopedClock if on_trio else Clock
-        clock = kind(compiled.hooks, compiled.marks.copy(), self._budget, self._limited, self._limited)
-        outcomes = compiled.idle.copy()
+        clock = kind(compiled.hooks, [*compiled.marks], self._budget, self._limited, self._limited)
+        outcomes = [*compiled.idle]
         if policy is None:
             traversal = Traversal(call, terminal, outcomes, clock, None, NEVER_INTERRUPTED, self._limited)
         else:

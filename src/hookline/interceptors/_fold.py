@@ -530,14 +530,13 @@ def call_next_of(hook: CompiledInterceptor, slot: int, inner: NextStep | None) -
     async def call_next(traversal: Traversal, call: Any) -> Any:
         clock, outcomes, now = traversal.clock, traversal.outcomes, perf_counter()
         marks, state = clock.marks, outcomes[slot]
-        if state is not IDLE and state is not ABSENT:
-            return await repeat_call_next(traversal, hook, slot)
-        if state is IDLE and (
-            now - marks[start] > limit
-            or (clock.special and (clock.expired == index or (clock.scoped and clock.is_stopping(index))))
-        ):
-            raise late_call_next_error(hook)
-        if clock.special:
+        if state is not IDLE or clock.special or now - marks[start] > limit:
+            if state is not IDLE and state is not ABSENT:
+                return await repeat_call_next(traversal, hook, slot)
+            if state is IDLE and (
+                now - marks[start] > limit or clock.expired == index or (clock.scoped and clock.is_stopping(index))
+            ):
+                raise late_call_next_error(hook)
             if not clock.stepping:
                 return await drive_elsewhere(clock, call_next(traversal, call))
             if clock.scoped:
@@ -589,14 +588,15 @@ def enter_around(around: Around, outer: CompiledInterceptor | None, slot: int) -
     async def enter(traversal: Traversal, call: Any) -> Any:
         clock, outcomes, now = traversal.clock, traversal.outcomes, perf_counter()
         marks, state = clock.marks, outcomes[slot]
-        if state is not IDLE and state is not ABSENT:
-            return await repeat_call_next(traversal, outer, slot)
-        if state is IDLE and (
-            now - marks[outer_start] > outer_limit
-            or (clock.special and (clock.expired == outer_index or (clock.scoped and clock.is_stopping(outer_index))))
-        ):
-            raise late_call_next_error(outer)
-        if clock.special:
+        if state is not IDLE or clock.special or now - marks[outer_start] > outer_limit:
+            if state is not IDLE and state is not ABSENT:
+                return await repeat_call_next(traversal, outer, slot)
+            if state is IDLE and (
+                now - marks[outer_start] > outer_limit
+                or clock.expired == outer_index
+                or (clock.scoped and clock.is_stopping(outer_index))
+            ):
+                raise late_call_next_error(outer)
             if not clock.stepping:
                 return await drive_elsewhere(clock, enter(traversal, call))
             if clock.scoped:
