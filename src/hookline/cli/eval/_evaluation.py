@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +30,7 @@ from hookline.evals.running import (
     TaskResult,
     cases_of,
     compare,
+    hookline_version,
 )
 from hookline.evals.statistics import RunStatistics
 from hookline.evals.suites import find_suites
@@ -77,7 +77,7 @@ class Evaluation:
             comparisons: The comparisons with a baseline.
         """
         document = {
-            "hookline": importlib.metadata.version("hookline"),
+            "hookline": hookline_version(),
             "targets": self.targets,
             "ok": self.ok,
             "judged": self.judged,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from hookline.calls import ToolRequest
 from hookline.evals.errors import ReportError
 from hookline.evals.reports._report import write_parts
-from hookline.evals.running import CheckResult, Provenance, TaskResult
+from hookline.evals.running import CheckResult, Provenance, TaskResult, hookline_version
 from hookline.evals.trajectories import TrajectoryStep
 from hookline.events import ToolOutcome
 
@@ -233,7 +232,7 @@ class _Log:
                 "dataset": {"name": name, "samples": len(self._ids), "sample_ids": list(self._ids)},
                 "model": models[0] if len(models) == 1 else self._model,
                 "config": {"epochs": self._epochs},
-                "packages": {"hookline": importlib.metadata.version("hookline")},
+                "packages": {"hookline": hookline_version()},
                 "metadata": {
                     "mode": self.run.mode,
                     **_facts(self.run),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from hookline.evals.running import (
     SuiteRun,
     TaskResult,
     describe_key,
+    hookline_version,
     impossible_in,
     is_run_file,
     read_run_file,
@@ -89,7 +89,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return cls(
             format=FORMAT,
             version=VERSION,
-            hookline=importlib.metadata.version("hookline"),
+            hookline=hookline_version(),
             saved_at=utc_now(),
             targets=targets or list(dict.fromkeys(result.suite for result in run.results)),
             mode=run.mode,

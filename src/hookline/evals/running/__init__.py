@@ -7,6 +7,7 @@ from hookline.evals.running._finished_task import AuxiliaryRuns, FinishedTask
 from hookline.evals.running._protocol import RunsTasks, Suite
 from hookline.evals.running._protocol import select_tasks as select_tasks
 from hookline.evals.running._provenance import Provenance
+from hookline.evals.running._provenance import hookline_version as hookline_version
 from hookline.evals.running._results import REPLAYS as REPLAYS
 from hookline.evals.running._results import (
     VARYING_FIELDS,

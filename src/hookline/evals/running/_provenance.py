@@ -8,17 +8,23 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from time import monotonic
 
 import msgspec
 
-__all__ = ["Provenance"]
+__all__ = ["Provenance", "hookline_version"]
 
 GIT_SECONDS = 5.0
 """Seconds that git has to name the commit."""
 REMEMBERED_SECONDS = 5.0
 """Seconds for which the commit is not asked for again: programs make many short runs one after the other."""
+
+
+@cache
+def hookline_version() -> str:
+    """Return the version of hookline that is installed. To look for it takes 1 ms, and each run says it twice."""
+    return importlib.metadata.version("hookline")
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -52,7 +58,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             made_by: The command line or the function call that makes the run.
             seeds: The seeds of the run, by what they are for.
         """
-        versions = {"hookline": importlib.metadata.version("hookline"), "Python": platform.python_version()}
+        versions = {"hookline": hookline_version(), "Python": platform.python_version()}
         models: list[str] = []
         for suite in suites:
             named, used = getattr(suite, "versions", None), getattr(suite, "models", None)

@@ -12,7 +12,6 @@ last line can be incomplete; readers drop it.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
@@ -33,7 +32,7 @@ import msgspec
 
 from hookline.evals._canonical import canonical
 from hookline.evals.errors import RunFileError, RunResumeError, RunWriteError
-from hookline.evals.running._provenance import Provenance
+from hookline.evals.running._provenance import Provenance, hookline_version
 from hookline.evals.running._results import Mode, TaskKey, TaskResult
 from hookline.evals.trajectories import Coverage
 
@@ -86,7 +85,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     format: str = FORMAT
     version: int = VERSION
-    hookline: str = msgspec.field(default_factory=lambda: importlib.metadata.version("hookline"))
+    hookline: str = msgspec.field(default_factory=hookline_version)
     saved_at: str = msgspec.field(default_factory=lambda: utc_now())
     targets: list[str]
     mode: Mode

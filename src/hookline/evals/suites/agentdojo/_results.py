@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable
 
 import msgspec
 
 from hookline.evals._canonical import canonical
+from hookline.evals.running import hookline_version
 
 __all__ = ["AttackAttempt", "AttackRow", "AttackRun"]
 
@@ -115,7 +115,7 @@ class AttackRun(msgspec.Struct, frozen=True, kw_only=True):
     def as_json(self) -> str:
         """Return all results as JSON."""
         document = {
-            "hookline": importlib.metadata.version("hookline"),
+            "hookline": hookline_version(),
             "wording": self.wording,
             "follows": self.follows,
             "model": self.model or None,
