@@ -224,6 +224,8 @@ def main() -> int:
     logging.getLogger("hookline").addHandler(logging.NullHandler())
     own, other = Tree(HERE), Tree(options.other.resolve())
     Tree.current = own
+    # A process that a group spawns runs this file again, by its path, since the other tree may have no such module.
+    sys.modules["__main__"].__spec__ = None
     sys.path[:0] = [str(HERE / "src"), str(HERE)]
     if not options.wall:
         harness.perf_counter_ns = time.thread_time_ns
