@@ -118,5 +118,6 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="module", autouse=True)
 def frozen() -> None:
     """Imports stay, and what others have made: a collector that walks through it stops a test beyond its timeouts."""
-    gc.collect()
-    gc.freeze()
+    if any(gc.get_count()[1:]):  # at least 10,000 objects are new
+        gc.collect()
+        gc.freeze()
