@@ -140,7 +140,7 @@ async def test_operations_with_queued_events_leave_nothing_behind(fate: str, cap
 
         assert len(alive) == 0
         assert len(dispatcher.operations) == 0
-        assert left < count / 2  # formatting tracebacks leaves some 50 blocks, however many there are
+        assert left < count / 2  # exceptions leave some 50 blocks, however many there are
 
 
 async def test_operations_that_share_a_bundle_cost_little_while_they_live() -> None:

@@ -210,6 +210,8 @@ def log_error(message: str, *args: object, error: Exception) -> None:
         args: What comes before that.
         error: What was raised.
     """
+    if not logger.isEnabledFor(logging.ERROR):
+        return
     told, trace = describe_failure(error), _trace_of(error)
     shown = "" if trace is None else "".join(traceback.format_exception(trace)).rstrip()
     clean = redact(shown)
