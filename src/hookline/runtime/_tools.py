@@ -191,11 +191,11 @@ def tool(
     if not title or title == "<lambda>":
         raise AgentDefinitionError("tool", f"{fn!r} has no name; use tool(fn, name=...)")
     text, notes = parse_docstring(inspect.getdoc(fn) or "")
-    parameters = _parameters(fn, title)
+    parameters, schema = _parameters(fn, title, notes)
     return Tool(
         name=title,
         description=text,
-        schema=_schema(parameters, notes),
+        schema=schema,
         run=_runner(fn, title, parameters, in_thread=in_thread),
         needs_approval=needs_approval,
         function=fn,
@@ -320,8 +320,10 @@ async def _in_thread(call: Callable[[], object]) -> object:
     return value
 
 
-def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
-    """Return a struct whose fields are the function's parameters."""
+def _parameters(
+    fn: Callable[..., Any], name: str, notes: dict[str, str]
+) -> tuple[type[msgspec.Struct], dict[str, Any]]:
+    """Return a struct whose fields are the function's parameters, and its schema."""
     where = f"Tool {name!r}"
     try:
         signature = inspect.signature(fn)
@@ -341,11 +343,11 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
             fields.append((parameter.name, hint | msgspec.UnsetType if hint is not Any else Any, msgspec.UNSET))
     try:
         struct = msgspec.defstruct(_ARGUMENTS, fields, kw_only=True)
-        msgspec.json.schema(struct, schema_hook=_schema_of)
+        schema = _schema(struct, notes)
         msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validate)
     except (TypeError, ValueError) as error:
         raise AgentDefinitionError(where, f"its parameters cannot be described by a schema: {error}") from error
-    return struct
+    return struct, schema
 
 
 def _schema(parameters: type[msgspec.Struct], notes: dict[str, str]) -> dict[str, Any]:
