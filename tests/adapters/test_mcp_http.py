@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from adapters.mcp_servers import HERE
 from adapters.mcp_servers.web import Web, serving
 from hookline.adapters.mcp import McpServer, McpStartError, mcp_server
+from tests.forks import forking_python
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,9 @@ def shop_url() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with subprocess.Popen([sys.executable, HERE / "shop.py", str(port)], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [forking_python("hookline"), HERE / "shop.py", str(port)], stderr=subprocess.DEVNULL
+    ) as process:
         try:
             while True:
                 assert process.poll() is None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agent
 from hookline.adapters.mcp import mcp_server
+from tests.forks import forking_python
 
 package = pytest.importorskip("mcp_server_time", reason="needs the package mcp-server-time")
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]  # trio talks to our own servers
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyn
 
 async def test_the_time_server_converts_a_time() -> None:
     arguments = ["-m", "mcp_server_time", "--local-timezone", "UTC"]
-    server = mcp_server("time", command=[sys.executable, *arguments], cwd=Path(package.__file__).parents[1])
+    server = mcp_server("time", command=[forking_python("hookline"), *arguments], cwd=Path(package.__file__).parents[1])
     args = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
     calls = [
         ToolRequest(toolset="time", tool_name="convert_time", args=args, tool_call_id="t1"),

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from hookline.adapters.mcp import McpServer, mcp_server
+from tests.forks import forking_python
 
 HERE = Path(__file__).parent
 
@@ -18,8 +19,8 @@ __all__ = ["HERE", "alive", "everything_read", "raw", "shop", "started"]
 
 
 def shop(**options: Any) -> McpServer:
-    """A proper server, made with the installed package."""
-    return mcp_server("shop", command=sys.executable, args=[str(HERE / "shop.py")], **options)
+    """A proper server, made with the installed package: a fork, since to import that takes longer than all that it does."""
+    return mcp_server("shop", command=forking_python("hookline"), args=[str(HERE / "shop.py")], **options)
 
 
 def raw(mode: str = "good", notes: Path | None = None, **options: Any) -> McpServer:
