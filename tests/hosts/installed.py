@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -94,10 +95,13 @@ class Installed:
         return path.read_text() if path.exists() else ""
 
 
-def frames(host: str) -> list[tuple[str, dict[str, Any]]]:
+@functools.cache
+def frames(host: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return the frames that a coding agent was seen, or is documented, to send: events and what stands on stdin."""
     found = [json.loads(line) for line in (FRAMES / f"{host}.jsonl").read_text().splitlines()]
-    return [(each["event"], each["frame"]) if "frame" in each else (each["hook_event_name"], each) for each in found]
+    return tuple(
+        (each["event"], each["frame"]) if "frame" in each else (each["hook_event_name"], each) for each in found
+    )
 
 
 @contextmanager
