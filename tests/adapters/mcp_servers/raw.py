@@ -1,19 +1,14 @@
 """An MCP server without any library, which behaves as its argument says: at once, and as badly as nobody else would.
 
-A call with the argument `mode` is answered in that mode.
+A call with the argument `mode` is answered in that mode. It imports no more than it needs, as many tests start it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 mode = sys.argv[1] if len(sys.argv) > 1 else "good"
 notes = sys.argv[2] if len(sys.argv) > 2 else ""
@@ -30,11 +25,11 @@ def raw(data: bytes) -> None:
     stdout.flush()
 
 
-def answer(request: dict[str, Any], result: object) -> None:
+def answer(request: dict, result: object) -> None:
     send({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
 
-def refuse(request: dict[str, Any], code: int, message: str) -> None:
+def refuse(request: dict, code: int, message: str) -> None:
     send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
 
 
@@ -52,7 +47,7 @@ def tool(name: str, **further: object) -> dict[str, object]:
     return {"name": name, "inputSchema": {"type": "object"}, **further}
 
 
-def initialize(request: dict[str, Any]) -> None:
+def initialize(request: dict) -> None:
     if mode == "garbage":
         raw(b"Welcome!\n{\n\n\xff\xfe\n[1, 2]\n" + b"[" * 100_000 + b"\n")
     if mode == "other version":
@@ -70,7 +65,7 @@ def initialize(request: dict[str, Any]) -> None:
     )
 
 
-def list_tools(request: dict[str, Any]) -> None:
+def list_tools(request: dict) -> None:
     global calls
     cursor = (request.get("params") or {}).get("cursor")
     if mode == "no tools":
@@ -105,7 +100,7 @@ def list_tools(request: dict[str, Any]) -> None:
         answer(request, {"tools": [tool("act"), look, *(more if mode == "hints" else [])]})
 
 
-def call_tool(request: dict[str, Any]) -> None:
+def call_tool(request: dict) -> None:
     global calls
     calls += 1
     params = request["params"]
@@ -117,60 +112,60 @@ def call_tool(request: dict[str, Any]) -> None:
         answer(request, text(f"did {params['name']} {json.dumps(params.get('arguments'))} as {os.getpid()}"))
 
 
-def flood(request: dict[str, Any]) -> None:
+def flood(request: dict) -> None:
     while True:
         raw(b"not a message\n" * 1000)
 
 
-def chatter(request: dict[str, Any]) -> None:
+def chatter(request: dict) -> None:
     while True:
         send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 1000}})
 
 
-def endless_line(request: dict[str, Any]) -> None:
+def endless_line(request: dict) -> None:
     while True:
         raw(b"x" * 1_000_000)
 
 
-def leave(request: dict[str, Any]) -> None:
+def leave(request: dict) -> None:
     answer(request, text(f"last words of {os.getpid()}"))
     os._exit(0)
 
 
-def die(request: dict[str, Any]) -> None:
+def die(request: dict) -> None:
     print(f"cannot go on with {os.environ.get('RAW_KEY')}", file=sys.stderr, flush=True)
     os._exit(3)
 
 
-def repeat(request: dict[str, Any]) -> None:
+def repeat(request: dict) -> None:
     for _ in range(9):
         print(f"trace of {os.environ['RAW_KEY']}", file=sys.stderr, flush=True)
     os._exit(3)
 
 
-def shout(request: dict[str, Any]) -> None:
+def shout(request: dict) -> None:
     raw(f"{os.environ['RAW_KEY']} {os.environ['RAW_KEY']}\n".encode())
     os._exit(3)
 
 
-def notify(request: dict[str, Any]) -> None:
+def notify(request: dict) -> None:
     key = os.environ["RAW_KEY"]
     send({"jsonrpc": "2.0", "method": f"notifications/{key}"})
     send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": key, "data": key}})
     answer(request, text("told"))
 
 
-def half(request: dict[str, Any]) -> None:
+def half(request: dict) -> None:
     raw(b'{"jsonrpc": "2.0", "id": ')
     os._exit(0)
 
 
-def change(request: dict[str, Any]) -> None:
+def change(request: dict) -> None:
     send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
     answer(request, text("changed")) if calls == 1 else refuse(request, -32602, "Unknown tool: act")
 
 
-BEHAVIOURS: dict[str, Callable[[dict[str, Any]], None]] = {
+BEHAVIOURS = {
     "hangs": lambda request: None,
     "stubborn": lambda request: None,
     "sleeps": lambda request: time.sleep(600),
@@ -206,13 +201,19 @@ def main() -> None:
     if mode == "exits":
         print(f"cannot start with {os.environ.get('RAW_KEY')}", file=sys.stderr, flush=True)
         sys.exit(5)
-    if mode == "exits the second time" and Path(notes).read_text().count("start") > 1:
-        sys.exit(6)
+    if mode == "exits the second time":
+        with open(notes) as file:
+            if file.read().count("start") > 1:
+                sys.exit(6)
     if mode in ("slow", "stubborn start"):
         time.sleep(600)
     if mode == "stubborn":
+        import signal
+
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mode == "family":
+        import subprocess
+
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         note(f"start {child.pid}")
     methods = {"initialize": initialize, "tools/list": list_tools, "tools/call": call_tool}
