@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import pytest
@@ -57,6 +58,7 @@ def test_a_first_page_is_two_clicks_away_at_most(start: pathlib.Path, page: path
     assert page in reached | {each for page_ in reached if page_.suffix == ".md" for each in targets(page_)}
 
 
+@functools.cache
 def targets(page: pathlib.Path) -> set[pathlib.Path]:
     """The files that a page links to."""
     found = {(page.parent / link.partition("#")[0]).resolve() for link in links(page.read_text()) if ":" not in link}
