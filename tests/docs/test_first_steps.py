@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import pathlib
+from itertools import product
 
-import pytest
+from tests.tables import for_each
 
-from .markdown import ROOT, blocks, links
+from .markdown import ROOT, blocks, links, title
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -50,8 +51,7 @@ def test_hooks_add_at_most_ten_lines_to_an_own_loop() -> None:
     assert len(added) + 1 <= 10  # and the import of `wrap`
 
 
-@pytest.mark.parametrize("start", [README, DOCS / "index.md"], ids=lambda page: page.name)
-@pytest.mark.parametrize("page", FIRST_PAGES, ids=lambda page: page.stem)
+@for_each("start, page", product((README, DOCS / "index.md"), FIRST_PAGES), ids=title)
 def test_a_first_page_is_two_clicks_away_at_most(start: pathlib.Path, page: pathlib.Path) -> None:
     reached = targets(start)
 
