@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
-from tests.signals import default_signals
+from tests.forks import forking_python
 
 pytest.importorskip("readline")
 
@@ -40,11 +39,10 @@ with Foreground() as foreground, foreground.reading():
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_just_before_a_prompt_waits_is_handled(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("signal.SIGNAL", f"signal.{name}")],
+        [forking_python("hookline"), "-c", PROGRAM.replace("signal.SIGNAL", f"signal.{name}")],
         capture_output=True,
         text=True,
         timeout=100,
-        preexec_fn=default_signals,
         check=False,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from cli.receiver import Receiver, closed_port, parsed, spans_of
 from cli.scenes import a_recorded_run, run
 from hookline.cli import _demo
 from hookline.cli.eval._evaluation import find_suite
+from tests.forks import fork_python
+
+
+@pytest.fixture
+def demo_of_a_suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The demo runs one suite, and the process that it starts is forked."""
+    monkeypatch.setattr(_demo, "DEMO_SUITES", ("agentdojo:banking",))
+    with fork_python("hookline"):
+        yield
 
 
 @pytest.fixture
@@ -56,9 +66,8 @@ def test_a_recorded_run_can_be_sent(recorded: Path) -> None:
     assert receiver.paths == ["/custom"]
 
 
-def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_demo, "DEMO_SUITES", ("agentdojo:banking",))
-
+@pytest.mark.usefixtures("demo_of_a_suite")
+def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path) -> None:
     with Receiver() as receiver:
         report = str(tmp_path / "report.html")
         result = run("demo", "--report", report, "--otlp-endpoint", receiver.url, width=300)
@@ -74,10 +83,8 @@ def test_the_demo_sends_every_operation_of_both_runs(tmp_path: Path, monkeypatch
     assert "pip install arize-phoenix" not in result.stdout
 
 
-def test_a_demo_that_reaches_nobody_has_run_all_the_same_and_says_how_to_start_a_viewer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_demo, "DEMO_SUITES", ("agentdojo:banking",))
+@pytest.mark.usefixtures("demo_of_a_suite")
+def test_a_demo_that_reaches_nobody_has_run_all_the_same_and_says_how_to_start_a_viewer(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
 
     result = run("demo", "--report", str(report), "--otlp-endpoint", f"http://127.0.0.1:{closed_port()}")

@@ -43,6 +43,7 @@ from hookline.hosts import HOSTS
 from tests.cli.operated import define, denying, leave_dead, log_runs, on, paused
 from tests.commands import Command
 from tests.docs.markdown import ROOT
+from tests.forks import fork_python
 
 AGENTS = """
 from pathlib import Path
@@ -662,18 +663,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What stands for something that is known only now; the folder is the current one, the demo runs a small suite."""
+def words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """What stands for something that is known only now.
+
+    The folder is the current one, the demo runs a small suite, and processes that a command starts are forked.
+    """
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HOOKLINE_STORE", raising=False)
     monkeypatch.setattr(_demo, "DEMO_SUITES", ("good.yaml",))
     monkeypatch.setattr(_attacks, "attack_policies", lambda: [*attack_policies(), STOPPING])
     monkeypatch.setattr(_store, "RETRY_SECONDS", 0.05)
-    return {
-        "CLOSED": f"http://127.0.0.1:{closed_port()}",
-        "RECORDED": "run.jsonl",
-        "DEAD": (folder / "dead").read_text(),
-    }
+    with fork_python("hookline"):
+        yield {
+            "CLOSED": f"http://127.0.0.1:{closed_port()}",
+            "RECORDED": "run.jsonl",
+            "DEAD": (folder / "dead").read_text(),
+        }
 
 
 @pytest.mark.parametrize(("command", "args", "code"), CASES)

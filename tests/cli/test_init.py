@@ -15,17 +15,16 @@ import yaml
 from hookline.cli.init._init import PROJECT
 from tests.cli.operated import run
 from tests.docs.markdown import ROOT
+from tests.forks import forking_python
 
 # The plugins of others, which stand beside pytest here, take longer than all that is tested.
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "anyio", "-p", "hookline.pytest_plugin")
 
 
-def start(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def start(folder: Path, *args: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """A program of the project, in its folder."""
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.run(
-        [sys.executable, *args], cwd=folder, capture_output=True, text=True, check=False, env=environment
-    )
+    return subprocess.run([python, *args], cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
@@ -33,7 +32,7 @@ def test_the_project_runs_and_its_tests_pass(tmp_path: Path) -> None:
 
     made = run("init", str(folder))
     ran = start(folder, "agent.py")
-    tested = start(folder, *PYTEST)
+    tested = start(folder, *PYTEST, python=forking_python("pytest"))
 
     assert (made.exit_code, made.stderr) == (0, "")
     assert (ran.returncode, ran.stdout.splitlines()) == (
@@ -60,7 +59,7 @@ def test_a_project_in_the_current_folder_is_said_to_be_there(tmp_path: Path, mon
 def test_without_pytest_the_command_that_installs_it_is_shown(tmp_path: Path) -> None:
     program = "import sys; sys.modules['pytest'] = None; from hookline.cli import main; main()"
 
-    made = start(tmp_path, "-c", program, "init")
+    made = start(tmp_path, "-c", program, "init", python=forking_python("hookline"))
 
     assert "  python agent.py\n  python -m pip install pytest\n  python -m pytest -q\n" in made.stdout
 
@@ -83,7 +82,7 @@ def test_without_its_hook_the_test_of_the_project_fails(tmp_path: Path) -> None:
     agent = tmp_path / "agent.py"
     agent.write_text(agent.read_text().replace("> 100 else None", "> 10_000 else None"))
 
-    tested = start(tmp_path, *PYTEST)
+    tested = start(tmp_path, *PYTEST, python=forking_python("pytest"))
 
     assert tested.returncode == 1
     assert "1 failed" in tested.stdout

@@ -6,7 +6,6 @@ import asyncio
 import os
 import pwd
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from hookline import Agent, Approve, Hooks, ScriptedModel, ToolCall, exec_agent, resume_agent
 from hookline.store import SqlStore, Worker
 from tests.cli.operated import PAID, database, go_on, lines, on, pause, paused, payer, run
+from tests.forks import forking_python
 
 ACCOUNT = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
 
@@ -267,7 +267,7 @@ def test_an_account_without_a_name_is_named_by_its_number() -> None:
         pytest.skip("only root can become an account without a name")
     code = "from hookline.cli.operate._store import actor; import os; os.setuid(54321); print(actor())"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([forking_python("hookline"), "-c", code], capture_output=True, text=True)
 
     assert done.stdout == "cli:54321\n", done.stderr
 

@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from tests.forks import forking_python
+from tests.tables import for_each
 
 from . import scripted
 from .markdown import PAGES, ROOT, Block, blocks, title
@@ -194,7 +195,7 @@ def test_every_python_block_runs_and_prints_what_the_page_shows(
         forget_modules_of(tmp_path)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=title)
+@for_each("path", PAGES, ids=title)
 def test_every_block_has_a_language_and_every_marker_is_known(path: pathlib.Path) -> None:
     for block in blocks(path.read_text()):
         where = f"{title(path)}:{block.line}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+from itertools import product
 
-import pytest
+from tests.tables import for_each
 
-from .markdown import ROOT, blocks, links
+from .markdown import ROOT, blocks, links, title
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -49,14 +51,14 @@ def test_hooks_add_at_most_ten_lines_to_an_own_loop() -> None:
     assert len(added) + 1 <= 10  # and the import of `wrap`
 
 
-@pytest.mark.parametrize("start", [README, DOCS / "index.md"], ids=lambda page: page.name)
-@pytest.mark.parametrize("page", FIRST_PAGES, ids=lambda page: page.stem)
+@for_each("start, page", product((README, DOCS / "index.md"), FIRST_PAGES), ids=title)
 def test_a_first_page_is_two_clicks_away_at_most(start: pathlib.Path, page: pathlib.Path) -> None:
     reached = targets(start)
 
     assert page in reached | {each for page_ in reached if page_.suffix == ".md" for each in targets(page_)}
 
 
+@functools.cache
 def targets(page: pathlib.Path) -> set[pathlib.Path]:
     """The files that a page links to."""
     found = {(page.parent / link.partition("#")[0]).resolve() for link in links(page.read_text()) if ":" not in link}

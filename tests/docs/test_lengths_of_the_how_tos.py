@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-import pytest
+from tests.tables import for_each
 
 from .markdown import PAGES, ROOT, title
 
@@ -13,7 +13,7 @@ HOW_TOS = [page for page in PAGES if page.is_relative_to(ROOT / "docs" / "how-to
 MOST_WORDS = 600
 
 
-@pytest.mark.parametrize("page", HOW_TOS, ids=title)
+@for_each("page", HOW_TOS, ids=title)
 def test_a_how_to_has_at_most_600_words_without_its_code(page: pathlib.Path) -> None:
     count = len(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).split())
 

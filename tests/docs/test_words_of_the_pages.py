@@ -16,6 +16,7 @@ import pytest
 import hookline
 from hookline import HookDispatcher, Hooks, HookType, MissingExtraError, Phase
 from hookline.otel import _attributes
+from tests.tables import for_each
 
 from .markdown import PAGES, ROOT, anchors, blocks, code_spans, links, title
 
@@ -86,11 +87,12 @@ THEIRS = {
     "strands": ["strands", "strands.hooks", "strands.interrupt", "strands.interventions", "strands.middleware"],
 }
 """Modules whose names the page about the move from that framework may mention too."""
+MOVES = [path for path in PAGES if path.parent.name == "migrate" and path.stem in THEIRS]
 TELEMETRY = set(re.findall(r'"((?:gen_ai|hookline)\.[\w.]+)"', inspect.getsource(_attributes)))
 """Names of attributes, events and metrics; a page may also name what several begin with."""
 
 
-@pytest.mark.parametrize("path", PAGES, ids=title)
+@for_each("path", PAGES, ids=title)
 def test_every_link_leads_to_a_file_and_a_heading_that_exist(path: pathlib.Path) -> None:
     for link in links(path.read_text()):
         if re.match(r"[a-z]+:", link):
@@ -118,17 +120,29 @@ def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
     assert {path for path in PAGES if path.is_relative_to(index.parent)} <= reached
 
 
-@pytest.mark.parametrize("path", PAGES, ids=title)
+@for_each("path", [path for path in PAGES if path not in MOVES], ids=title)
 def test_every_class_that_a_page_names_exists(path: pathlib.Path) -> None:
+    find_classes_of(path, ELSEWHERE)
+
+
+@pytest.mark.parametrize("path", MOVES, ids=title)
+def test_every_class_that_a_page_about_a_move_names_exists(path: pathlib.Path) -> None:
+    names = {name for module in THEIRS[path.stem] for name in dir(pytest.importorskip(module))}
+
+    find_classes_of(path, ELSEWHERE | names)
+
+
+def find_classes_of(path: pathlib.Path, others: set[str]) -> None:
+    """Look for each class that a page names, unless it is one of others."""
     text = path.read_text()
-    known = ELSEWHERE | names_defined_on(text) | names_of_the_framework(path)
+    known = others | names_defined_on(text)
     for span in code_spans(text):
         name = re.match(r"([A-Z]+[a-z]+[A-Z]\w*|[A-Z]\w*(?=\())", span)
         if name and name[1] not in known:
             assert find(name[1]) is not None, f"{title(path)} names `{span}`"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=title)
+@for_each("path", PAGES, ids=title)
 def test_every_attribute_that_a_page_names_exists(path: pathlib.Path) -> None:
     for span in code_spans(path.read_text()):
         dotted = re.match(r"@?(\w+)((?:\.\w+)+)", span)
@@ -140,16 +154,9 @@ def test_every_attribute_that_a_page_names_exists(path: pathlib.Path) -> None:
             assert resolves(owner, dotted[2][1:]), f"{title(path)} names `{span}`"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=title)
+@for_each("path", PAGES, ids=title)
 def test_a_page_says_nothing_of_the_machine_it_was_written_on(path: pathlib.Path) -> None:
     assert not re.search(r"/work/|/root/|/home/|/tmp/", path.read_text())
-
-
-def names_of_the_framework(path: pathlib.Path) -> set[str]:
-    """The names of the framework that a page in `migrate` is about."""
-    if path.parent.name != "migrate" or path.stem not in THEIRS:
-        return set()
-    return {name for module in THEIRS[path.stem] for name in dir(pytest.importorskip(module))}
 
 
 @functools.cache

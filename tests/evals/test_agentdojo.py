@@ -206,7 +206,7 @@ def test_a_suite_imports_no_client_of_a_model_provider() -> None:
         "import sys\n"
         "from hookline.evals.suites.agentdojo import load_suite\n"
         "load_suite('banking')\n"
-        "print([name for name in ('anthropic', 'cohere', 'openai') if name in sys.modules])\n"
+        "print([name for name in ('anthropic', 'cohere', 'google.genai', 'openai') if name in sys.modules])\n"
     )
 
     shown = subprocess.run(
@@ -225,3 +225,11 @@ def test_the_pipelines_of_a_loaded_suite_are_whole_for_who_wants_them(suites: li
     assert agentdojo.agent_pipeline.AgentPipeline is AgentPipeline
     assert task_suite.AbortAgentError is AbortAgentError
     assert load_system_message("default") == _suites._system_message()
+
+
+def test_what_is_known_of_a_module_that_has_not_run_is_what_it_defines(suites: list[AgentDojoSuite]) -> None:
+    from agentdojo.agent_pipeline import tool_execution
+    from agentdojo.agent_pipeline.llms import google_llm
+
+    assert google_llm.GoogleLLM.__module__ == google_llm.__name__
+    assert google_llm.EMPTY_FUNCTION_NAME == tool_execution.EMPTY_FUNCTION_NAME
