@@ -174,10 +174,10 @@ class Sender:
 
     def _send(self, method: str, place: str, body: bytes, *, endless: bool) -> Answer:
         cookies = "; ".join(f"{name}={value}" for name, value in self._person.cookies.items())
-        headers = {"host": "{}:{}".format(*self._address), "cookie": cookies}
+        sent = {"host": "{}:{}".format(*self._address), "cookie": cookies}
         if method == "POST":
-            headers |= FORM | {"content-length": str(len(body))}
-        head = "\r\n".join([f"{method} /page{place} HTTP/1.1", *(f"{name}: {headers[name]}" for name in headers)])
+            sent |= FORM | {"content-length": str(len(body))}
+        head = "\r\n".join([f"{method} /page{place} HTTP/1.1", *(f"{name}: {sent[name]}" for name in sent)])
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=SECONDS)
         self._socket.sendall(f"{head}\r\n\r\n".encode("ascii") + body)
@@ -190,9 +190,10 @@ class Sender:
             if endless and incoming.is_begun and parser.get_status_code() == 200:
                 self.close()
                 return Answer(200, httpx.Headers(), "")
-        if not parser.should_keep_alive():
+        headers = httpx.Headers(incoming.headers)
+        if headers.get("connection") == "close":
             self.close()
-        return Answer(parser.get_status_code(), httpx.Headers(incoming.headers), b"".join(incoming.parts).decode())
+        return Answer(parser.get_status_code(), headers, b"".join(incoming.parts).decode())
 
     def close(self) -> None:
         """Close the connection."""
