@@ -28,8 +28,9 @@ ROWS = """for (const body of document.querySelectorAll('tbody')) {
   const known = new Map();
   for (const row of [...body.rows]) {
     const parts = [row, ...row.querySelectorAll('*')];
-    const looks = (part) => [part.tagName, part.className, part.getAttributeNames(), !part.textContent.trim()];
-    const kind = parts.map(looks).join();
+    const kind = parts.map((part) => [
+      part.tagName, part.className, part.dataset.status, part.getAttributeNames(), !part.textContent.trim(),
+    ]).join();
     known.set(kind, (known.get(kind) ?? 0) + 1);
     if (known.get(kind) > 2) row.remove();
   }
