@@ -151,7 +151,7 @@ class Incoming:
 class Sender:
     """Somebody who has signed in and sends thousands of requests.
 
-    `httpx` takes as long for one as a small view does, and `http.client` half of that.
+    `httpx` takes as long for one as a small view does, and `http.client` a quarter of that.
 
     Args:
         site: The server.
