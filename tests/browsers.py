@@ -52,6 +52,9 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--in-process-gpu",
     "--renderer-process-limit=1",
+    # The network is part of the browser's process, as each request takes messages between the two. It replaces what
+    # Playwright would turn on: to take pictures in another way.
+    "--enable-features=NetworkServiceInProcess2,CDPScreenshotNewSurface",
     # Scripts are compiled in the thread that runs them, and garbage is collected less often: other tests want the cores.
     "--js-flags=--single-threaded,--min-semi-space-size=16",
 )

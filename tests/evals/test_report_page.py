@@ -13,12 +13,12 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from hookline.evals import SuiteRun, compare, record
 from hookline.evals.reports import write_report
 from hookline.evals.suites import checks
+from tests.axe import SCRIPT, find_serious
 
 from .shop import ask_for_tea, run_suite
 from .test_report import HostileSuite
@@ -121,10 +121,8 @@ def test_axe_finds_nothing_serious(report: Shown, scheme: Any, width: int) -> No
     page.locator("details.task summary").first.click()
     page.locator("details.line summary").first.click()
 
-    judged = Axe().run(page, options={"resultTypes": ["violations"]}).response
-
-    serious = [rule for rule in judged["violations"] if rule["impact"] in ("serious", "critical")]
-    assert [(rule["id"], node["html"][:200]) for rule in serious for node in rule["nodes"]] == []
+    page.evaluate(SCRIPT)
+    assert find_serious(page) == []
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 1280, "height": 900})
 

@@ -21,6 +21,7 @@ __all__ = [
     "paged",
     "paused",
     "secret",
+    "sign_in",
     "status_of",
     "support",
     "tenant",

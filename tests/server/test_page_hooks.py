@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from hookline.events import AfterToolCall, BeforeToolCall, encode
 from hookline.registry import HookDefinition, Registry
 from hookline.runtime import JournalEntry, OperationState
-from tests.server.browsing import complaints, look, page, paged, secret, tenant, text, window
+from tests.server.browsing import complaints, look, page, paged, secret, sign_in, tenant, text, window
 from tests.server.site import Site, key, new_id
 from tests.server.test_page_guards import done, token_in, visitor
 from tests.server.test_page_looks import OUTSIDE
@@ -75,6 +75,16 @@ def plain(browser: Browser, paged: Site, secret: str) -> Iterator[Page]:
     context = look(browser, paged, secret, java_script_enabled=False)
     yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def admin(window: BrowserContext, paged: Site) -> Iterator[Page]:
+    """An administrator, who sees all tenants."""
+    sign_in(window, paged, None)
+    admin = window.new_page()
+    yield admin
+    admin.close()
+    window.clear_cookies()
 
 
 def test_a_hook_is_made_from_the_catalogue_after_it_was_tried_on_a_stored_call(
@@ -329,11 +339,9 @@ def test_an_order_that_is_out_of_date_is_refused_and_says_what_has_changed(paged
     assert [each.priority for each in stored(paged, tenant)] == [300, 100, 100]
 
 
-def test_a_system_hook_is_switched_off_for_one_tenant(browser: Browser, paged: Site) -> None:
+def test_a_system_hook_is_switched_off_for_one_tenant(admin: Page, paged: Site) -> None:
     ours, theirs = new_id("tenant"), new_id("tenant")
     hook = made(paged, "", name=new_id("everybody"))
-    context = look(browser, paged)
-    admin = context.new_page()
     admin.goto("hooks")
 
     row = admin.locator("[data-row]").filter(has_text=hook.name)
@@ -351,7 +359,6 @@ def test_a_system_hook_is_switched_off_for_one_tenant(browser: Browser, paged: S
     admin.get_by_role("button", name=f"Enable again for {ours}").click()
     text(admin, ".notice").to_contain_text("Enabled again")
     assert hook.id in ids(ours)
-    context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
 
 
@@ -540,12 +547,8 @@ def test_enter_pressed_again_restores_the_same_revision(page: Page, paged: Site,
     assert [each.config for each in stored(paged, tenant)] == [{"reason": "one"}]
 
 
-def test_a_tenant_that_was_named_is_named_no_longer_when_the_hook_is_disabled_for_it(
-    browser: Browser, paged: Site
-) -> None:
+def test_a_tenant_that_was_named_is_named_no_longer_when_the_hook_is_disabled_for_it(admin: Page, paged: Site) -> None:
     hook = made(paged, "", name=new_id("everybody"))
-    context = look(browser, paged)
-    admin = context.new_page()
     admin.goto(f"hooks/{hook.id}")
     admin.get_by_label("Tenant", exact=True).fill("tenant-that-is-new")
     admin.keyboard.press("Enter")
@@ -553,16 +556,11 @@ def test_a_tenant_that_was_named_is_named_no_longer_when_the_hook_is_disabled_fo
     text(admin, ".left-out").to_contain_text("tenant-that-is-new")
     expect(admin.get_by_label("Tenant", exact=True)).to_have_value("")
     expect(admin.locator(".notice")).to_be_focused()
-    context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
 
 
-def test_a_tenant_that_is_being_named_stays_when_another_part_of_the_page_changes(
-    browser: Browser, paged: Site
-) -> None:
+def test_a_tenant_that_is_being_named_stays_when_another_part_of_the_page_changes(admin: Page, paged: Site) -> None:
     hook = made(paged, "", name=new_id("everybody"))
-    context = look(browser, paged)
-    admin = context.new_page()
     admin.goto(f"hooks/{hook.id}")
     admin.get_by_label("Tenant", exact=True).fill("tenant-that-is-new")
 
@@ -570,7 +568,6 @@ def test_a_tenant_that_is_being_named_stays_when_another_part_of_the_page_change
 
     expect(admin.get_by_text("denied", exact=True).first).to_be_visible()
     expect(admin.get_by_label("Tenant", exact=True)).to_have_value("tenant-that-is-new")
-    context.close()
     done(paged, paged.server.registry.delete(hook.id, tenant_id=""))
 
 
