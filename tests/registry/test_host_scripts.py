@@ -126,7 +126,7 @@ SHAPES: list[tuple[str, str, list[str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "body", "runs", "reason", "told"), SHAPES, ids=[shape[0] for shape in SHAPES])
+@for_each("name, body, runs, reason, told", SHAPES, ids=[shape[0] for shape in SHAPES])
 async def test_each_shape_of_script_does_in_a_run_what_its_author_meant(
     hook: Hook, name: str, body: str, runs: list[str], reason: str, told: str
 ) -> None:
@@ -187,7 +187,7 @@ BROKEN: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@for_each("name", BROKEN)
 async def test_no_call_gets_past_a_closed_script_that_is_broken(hook: Hook, name: str) -> None:
     slow = "hang" in name or "ignore" in name or name == "floods stderr"
     dialects = ("claude", "codex", "gemini", "copilot")
@@ -199,7 +199,7 @@ async def test_no_call_gets_past_a_closed_script_that_is_broken(hook: Hook, name
         assert outcome.result is None, dialect
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if not name.startswith("floods")])
+@for_each("name", [name for name in BROKEN if not name.startswith("floods")])
 async def test_an_open_script_that_is_broken_lets_the_call_run_with_a_warning(
     hook: Hook, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

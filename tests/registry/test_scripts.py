@@ -26,6 +26,7 @@ from hookline.registry import DefinitionError, HandlerCatalog, Registry, ScriptE
 from hookline.registry._build import Builder
 from hookline.registry._definition import read_definition
 from hookline.registry._scripts import Scripts
+from tests.tables import for_each
 
 from .scenes import PAY, definition, pay, until
 
@@ -137,7 +138,7 @@ def texts(outcome: Outcome) -> list[str]:
     return [each.text for each in outcome.context]
 
 
-@pytest.mark.parametrize(("kind", "said", "holds"), ANSWERS, ids=[str(n) for n in range(len(ANSWERS))])
+@for_each("kind, said, holds", ANSWERS)
 async def test_what_a_script_answers_decides(
     folder: Path, write: Write, kind: str, said: str, holds: Callable[[Outcome], bool]
 ) -> None:
@@ -229,8 +230,8 @@ async def test_a_script_is_told_events(folder: Path, write: Write, tmp_path: Pat
     assert (told["event"]["stepIndex"], told["point"]) == (2, "beforeStep")
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
+@for_each(
+    "body, code",
     [
         ("exit 3", "exit_code"),
         ("kill -TERM $$", "exit_code"),
@@ -256,7 +257,6 @@ async def test_a_script_is_told_events(folder: Path, write: Write, tmp_path: Pat
         ("while :; do :; done", "timeout"),
         ("trap '' TERM; sleep 60", "timeout"),
     ],
-    ids=lambda value: value if value.isidentifier() else "script",
 )
 async def test_a_script_that_gives_no_valid_answer_follows_on_error(
     folder: Path, write: Write, body: str, code: str
