@@ -16,6 +16,7 @@ from hookline.registry._dry_run import build_sample
 from hookline.signals import chain_ran, hook_executed
 from hookline.store import SqlStore
 from tests.registry import factories
+from tests.tables import for_each
 
 from .scenes import FACTORIES, PAY, definition, pay
 
@@ -37,7 +38,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
         yield registry
 
 
-@pytest.mark.parametrize("point", POINTS)
+@for_each("point", POINTS)
 def test_a_sample_of_every_point_is_made_of_nothing(point: str) -> None:
     sample = build_sample(POINTS[point], {}, "acme")
 
@@ -57,8 +58,8 @@ def test_a_sample_has_what_is_given_in_either_spelling() -> None:
     assert (step.operation_id, step.step_index) == ("op", 4)
 
 
-@pytest.mark.parametrize(
-    ("point", "given", "path"),
+@for_each(
+    "point, given, path",
     [
         ("ToolCall.guard", {"args": 3}, "$.sample.args"),
         ("ToolCall.guard", {"nothing": 3}, "$.sample.nothing"),
@@ -113,7 +114,7 @@ RUNS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "sample", "expected"), RUNS, ids=[str(n) for n in range(len(RUNS))])
+@for_each("fields, sample, expected", RUNS)
 async def test_a_dry_run_tells_what_the_hook_did(
     registry: Registry, fields: dict[str, Any], sample: Any, expected: dict[str, Any]
 ) -> None:

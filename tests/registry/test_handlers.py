@@ -207,8 +207,8 @@ def test_modules_are_dotted_names() -> None:
             HandlerCatalog(wrong)
 
 
-@pytest.mark.parametrize(
-    ("handler", "config", "denied"),
+@for_each(
+    "handler, config, denied",
     [
         ("deny", {}, True),
         ("deny-tools", {"tools": ["pay"]}, True),
@@ -375,7 +375,7 @@ def test_a_hook_stays_the_same_while_only_what_it_does_not_see_changes() -> None
     assert made.get_or_build(msgspec.structs.replace(stored, priority=7)).hook is not first
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
+@for_each("name", sorted(BUILT_IN))
 def test_each_field_of_a_built_in_handler_is_described_by_a_sentence(name: str) -> None:
     described = HandlerCatalog().describe(name).schema["properties"]
 

@@ -127,7 +127,7 @@ calls = [
 }
 
 
-@pytest.mark.parametrize("test", PASSING.values(), ids=PASSING)
+@for_each("test", PASSING.values(), ids=PASSING)
 async def test_an_expectation_that_is_met_passes(registry: Registry, test: str) -> None:
     result = await run_one(registry, f'[[tests]]\nname = "t"\n{test}')
 
@@ -146,7 +146,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize(("expect", "problem"), FAILING.values(), ids=FAILING)
+@for_each("expect, problem", FAILING.values(), ids=FAILING)
 async def test_an_expectation_that_is_not_met_says_what_differs(registry: Registry, expect: str, problem: str) -> None:
     result = await run_one(registry, f'[[tests]]\nname = "t"\ncall = {{ tool_name = "bash" }}\n{expect}')
 
@@ -428,7 +428,7 @@ HEARD = {
 }
 
 
-@pytest.mark.parametrize(("test", "problem"), HEARD.values(), ids=HEARD)
+@for_each("test, problem", HEARD.values(), ids=HEARD)
 async def test_a_test_says_which_observers_hear_an_event_and_whether_they_fail(
     registry: Registry, test: str, problem: str
 ) -> None:

@@ -126,7 +126,7 @@ SHAPES: list[tuple[str, str, list[str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "body", "runs", "reason", "told"), SHAPES, ids=[shape[0] for shape in SHAPES])
+@for_each("name, body, runs, reason, told", SHAPES, ids=[shape[0] for shape in SHAPES])
 async def test_each_shape_of_script_does_in_a_run_what_its_author_meant(
     hook: Hook, name: str, body: str, runs: list[str], reason: str, told: str
 ) -> None:
@@ -166,8 +166,8 @@ BROKEN: dict[str, str] = {
     "hangs after an answer": 'echo \'{"decision": "approve"}\'; sleep 60',
     "forks and hangs": "sleep 60 & sleep 60",
     "ignores signals": "trap '' TERM INT HUP; sleep 60",
-    "floods": "while :; do echo 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'; done",
-    "floods stderr": "while :; do echo 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' >&2; done",
+    "floods": "yes 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
+    "floods stderr": "while :; do head -c 1000000 /dev/zero >&2; sleep 0.05; done",
     "text": "echo everything is fine",
     "text before JSON": 'echo checking; echo \'{"decision": "approve"}\'',
     "text after JSON": 'echo \'{"decision": "approve"}\'; echo checked',
@@ -187,7 +187,7 @@ BROKEN: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@for_each("name", BROKEN)
 async def test_no_call_gets_past_a_closed_script_that_is_broken(hook: Hook, name: str) -> None:
     slow = "hang" in name or "ignore" in name or name == "floods stderr"
     dialects = ("claude", "codex", "gemini", "copilot")
@@ -199,7 +199,7 @@ async def test_no_call_gets_past_a_closed_script_that_is_broken(hook: Hook, name
         assert outcome.result is None, dialect
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if not name.startswith("floods")])
+@for_each("name", [name for name in BROKEN if not name.startswith("floods")])
 async def test_an_open_script_that_is_broken_lets_the_call_run_with_a_warning(
     hook: Hook, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -142,27 +142,33 @@ def make_forgetful_agent(chance: random.Random) -> Agent:
     )
 
 
-@pytest.mark.parametrize("point", ["ModelCall.guard", "ModelCall.after"])
 async def test_model_calls_before_a_summary_are_judged_with_the_messages_of_their_time(
-    store: SqlStore, registry: Registry, point: str
+    store: SqlStore, registry: Registry
 ) -> None:
-    judged = made_by("judging", point=point, config={"seed": 4}, mode="shadow")
-    with LiveDecisions("policy", "ModelCall") as live:
+    policies = {
+        point: made_by("judging", id=point, point=point, config={"seed": 4}, mode="shadow")
+        for point in ("ModelCall.guard", "ModelCall.after")
+    }
+    lives = {point: LiveDecisions(point, "ModelCall") for point in policies}
+    with ExitStack() as listening:
+        for live in lives.values():
+            listening.enter_context(live)
         for nth in range(3):
-            hooks = registry._builder.build_new(judged)
+            hooks = [registry._builder.build_new(policy) for policy in policies.values()]
             await exec_agent(
-                make_forgetful_agent(random.Random(nth)), "go", operation_id=f"op{nth}", store=store, hooks=[hooks]
+                make_forgetful_agent(random.Random(nth)), "go", operation_id=f"op{nth}", store=store, hooks=hooks
             )
     async with store.reading() as connection:
         query = select(events.c.operation_id).where(events.c.type == "afterCompact")
         assert len((await connection.execute(query)).all()) > 6
 
-    found = await registry.backtest(judged, examples=10_000)
+    for point, policy in policies.items():
+        found, live = await registry.backtest(policy, examples=10_000), lives[point]
 
-    assert gaps(found) == {}
-    assert found.calls == live.calls == 39
-    assert decisions_in(found) == live.found
-    assert live.found
+        assert gaps(found) == {}, point
+        assert found.calls == live.calls == 39, point
+        assert decisions_in(found) == live.found, point
+        assert live.found, point
 
 
 async def test_model_calls_before_a_summary_are_not_judged_if_their_messages_are_deleted(

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from textwrap import dedent
 from typing import Any
 
@@ -25,6 +26,7 @@ from hookline.registry import DefinitionError, HandlerCatalog, Registry, ScriptE
 from hookline.registry._build import Builder
 from hookline.registry._definition import read_definition
 from hookline.registry._scripts import Scripts
+from tests.tables import for_each
 
 from .scenes import PAY, definition, pay, until
 
@@ -136,11 +138,11 @@ def texts(outcome: Outcome) -> list[str]:
     return [each.text for each in outcome.context]
 
 
-@pytest.mark.parametrize(("kind", "said", "holds"), ANSWERS, ids=[str(n) for n in range(len(ANSWERS))])
+@for_each("kind, said, holds", ANSWERS)
 async def test_what_a_script_answers_decides(
     folder: Path, write: Write, kind: str, said: str, holds: Callable[[Outcome], bool]
 ) -> None:
-    script = write(f"print({said!r}, end='')")
+    script = write(f"printf '%s' {quote(said)}", "hook.sh")
 
     assert holds(await pay([hook(folder, script, point=f"ToolCall.{kind}")]))
 
@@ -228,45 +230,44 @@ async def test_a_script_is_told_events(folder: Path, write: Write, tmp_path: Pat
     assert (told["event"]["stepIndex"], told["point"]) == (2, "beforeStep")
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
+@for_each(
+    "body, code",
     [
-        ("raise SystemExit(3)", "exit_code"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "exit_code"),
-        ("print('no json')", "invalid_answer"),
-        ("print('[]')", "invalid_answer"),
-        ("""print('{"decison": "deny"}')""", "invalid_answer"),
-        ("""print('{"decision": "perhaps"}')""", "invalid_answer"),
-        ("""print('{"reason": "no way"}')""", "invalid_answer"),
-        ("""print('{"args": {"amount": 1}}')""", "invalid_answer"),
-        ("""print('{"decision": "deny", "decision": "allow"}')""", "invalid_answer"),
-        ("""print('{"decision": "deny", "reason": "no", "reason": "yes"}')""", "invalid_answer"),
-        ("""print('{"decision": "answer", "result": "x"}')""", "invalid_answer"),
-        ("""print('{"decision": "allow", "args": {}}')""", "invalid_answer"),
-        ("""print('{"decision": "deny", "result": "x"}')""", "invalid_answer"),
-        ("""print('{"decision": "allow", "additionalContext": 3}')""", "invalid_answer"),
-        ("""print('{"additionalContext": "EUR"}')""", "invalid_answer"),
-        ("""print('{"decision": "guide", "reason": "again"}')""", "invalid_answer"),
-        ("""print('[' * 60000)""", "invalid_answer"),
-        ("import sys; sys.stdout.buffer.write(bytes([255, 254]))", "invalid_answer"),
-        ("print('x' * 70000)", "too_much_output"),
-        ("while True: print('x' * 70000)", "too_much_output"),
-        ("import time; time.sleep(60)", "timeout"),
-        ("while True: pass", "timeout"),
-        ("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", "timeout"),
+        ("exit 3", "exit_code"),
+        ("kill -TERM $$", "exit_code"),
+        ("echo 'no json'", "invalid_answer"),
+        ("echo '[]'", "invalid_answer"),
+        ("""echo '{"decison": "deny"}'""", "invalid_answer"),
+        ("""echo '{"decision": "perhaps"}'""", "invalid_answer"),
+        ("""echo '{"reason": "no way"}'""", "invalid_answer"),
+        ("""echo '{"args": {"amount": 1}}'""", "invalid_answer"),
+        ("""echo '{"decision": "deny", "decision": "allow"}'""", "invalid_answer"),
+        ("""echo '{"decision": "deny", "reason": "no", "reason": "yes"}'""", "invalid_answer"),
+        ("""echo '{"decision": "answer", "result": "x"}'""", "invalid_answer"),
+        ("""echo '{"decision": "allow", "args": {}}'""", "invalid_answer"),
+        ("""echo '{"decision": "deny", "result": "x"}'""", "invalid_answer"),
+        ("""echo '{"decision": "allow", "additionalContext": 3}'""", "invalid_answer"),
+        ("""echo '{"additionalContext": "EUR"}'""", "invalid_answer"),
+        ("""echo '{"decision": "guide", "reason": "again"}'""", "invalid_answer"),
+        ("head -c 60000 /dev/zero | tr '\\0' '['", "invalid_answer"),
+        ("printf '\\377\\376'", "invalid_answer"),
+        ("head -c 70000 /dev/zero | tr '\\0' x", "too_much_output"),
+        ("tr '\\0' x < /dev/zero", "too_much_output"),
+        ("sleep 60", "timeout"),
+        ("while :; do :; done", "timeout"),
+        ("trap '' TERM; sleep 60", "timeout"),
     ],
-    ids=lambda value: value if value.isidentifier() else "script",
 )
 async def test_a_script_that_gives_no_valid_answer_follows_on_error(
     folder: Path, write: Write, body: str, code: str
 ) -> None:
-    script = write(body)
+    script, timeout = write(body, "hook.sh"), 0.2 if code == "timeout" else 30
 
-    failure = await cause(hook(folder, script, timeout=0.5 if code == "timeout" else 30))
+    failure = await cause(hook(folder, script, timeout=timeout))
 
     assert failure.code == code
     assert failure.hook_id == "hook_1"
-    opened = await pay([hook(folder, script, timeout=0.5 if code == "timeout" else 30, on_error="open")])
+    opened = await pay([hook(folder, script, timeout=timeout, on_error="open")])
     assert opened.denied is None
     assert opened.result == ToolResult(content="paid")
 

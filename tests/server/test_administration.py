@@ -14,14 +14,16 @@ from hookline.runtime import Approve, Reject
 from hookline.server import KeyStore
 from hookline.store import SqlStore
 from hookline.store._tables import api_keys, audit
-from tests.server.site import Site, key, operation
+from tests.server.site import Site, key, new_id, on_lasting_site, operation
 from tests.server.test_hooks import problem
 
 pytestmark = pytest.mark.anyio
 
 
+@on_lasting_site
 async def test_a_rotated_key_works_until_its_end_and_the_new_one_from_now_on(site: Site, store: SqlStore) -> None:
-    old = await key(store, "acme", ["operations:read"], expires_in_seconds=3600)
+    tenant = new_id("tenant")
+    old = await key(store, tenant, ["operations:read"], expires_in_seconds=3600)
     its = old.split("_")[1]
     async with site.client() as admin, site.client(old) as before:
         lasting = await admin.post(f"/v1/keys/{its}/rotate", json={"overlapSeconds": 60})
@@ -30,8 +32,8 @@ async def test_a_rotated_key_works_until_its_end_and_the_new_one_from_now_on(sit
             assert (await after.get("/v1/operations")).status_code == 200
         at_once = await admin.post(f"/v1/keys/{its}/rotate", json={"overlapSeconds": 0})
         problem(await admin.post(f"/v1/keys/{its}/rotate", json={}), 422, "invalid")
-        listed = {each["id"]: each for each in (await admin.get("/v1/keys?tenantId=acme")).json()["items"]}
-        entries = (await admin.get("/v1/audit?action=key.rotate&tenantId=acme")).json()["items"]
+        listed = {each["id"]: each for each in (await admin.get(f"/v1/keys?tenantId={tenant}")).json()["items"]}
+        entries = (await admin.get(f"/v1/audit?action=key.rotate&tenantId={tenant}")).json()["items"]
 
     assert at_once.json()["scopes"] == ["operations:read"]
     assert listed[its]["revokedAt"] is not None

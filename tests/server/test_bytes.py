@@ -18,6 +18,7 @@ from hookline.server.page import _page
 from hookline.server.routes import ROUTES
 from tests.server.site import Site
 from tests.server.test_hooks import problem
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ def test_there_are_routes_with_bodies_and_forms_to_be_tried() -> None:
     assert len(FORMS) >= 6
 
 
-@pytest.mark.parametrize(("method", "path"), BODIES, ids=" ".join)
+@for_each("method, path", BODIES)
 async def test_a_body_that_is_not_utf8_is_malformed(paged: Site, method: str, path: str) -> None:
     async with paged.client(headers={"content-type": "application/json"}) as client:
         for wrong in NO_TEXT:
@@ -85,7 +86,7 @@ async def test_a_body_that_is_not_utf8_is_malformed(paged: Site, method: str, pa
                 problem(answer, 400, "malformed")
 
 
-@pytest.mark.parametrize(("method", "path"), [each for each in API if "{" in each[1]], ids=" ".join)
+@for_each("method, path", [each for each in API if "{" in each[1]])
 async def test_a_path_that_is_not_utf8_is_malformed(paged: Site, method: str, path: str) -> None:
     async with paged.client() as client:
         for wrong in NO_TEXT:
@@ -94,7 +95,7 @@ async def test_a_path_that_is_not_utf8_is_malformed(paged: Site, method: str, pa
             problem(await client.request(method, target_of(path, f"a{written}b")), 400, "malformed")
 
 
-@pytest.mark.parametrize(("method", "path"), API, ids=" ".join)
+@for_each("method, path", API)
 async def test_a_query_string_that_is_not_utf8_is_malformed(paged: Site, method: str, path: str) -> None:
     async with paged.client() as client:
         for wrong in NO_TEXT:
@@ -102,7 +103,7 @@ async def test_a_query_string_that_is_not_utf8_is_malformed(paged: Site, method:
             problem(await client.request(method, f"{target_of(path)}?limit=1&{written}=1"), 400, "malformed")
 
 
-@pytest.mark.parametrize("name", ["content-type", "if-match", "if-none-match", "last-event-id", "idempotency-key"])
+@for_each("name", ["content-type", "if-match", "if-none-match", "last-event-id", "idempotency-key"])
 async def test_a_header_that_the_api_reads_is_malformed_where_it_is_no_text(paged: Site, name: str) -> None:
     async with paged.client() as client:
         for method, path in API:
@@ -137,7 +138,7 @@ async def test_raw_bytes_in_an_address_are_malformed(
     caplog.clear()
 
 
-@pytest.mark.parametrize("path", FORMS)
+@for_each("path", FORMS)
 async def test_a_form_that_is_not_utf8_is_malformed(paged: Site, path: str) -> None:
     cookies = await signed_in(paged)
     async with paged.client("", cookies=cookies) as client:

@@ -26,8 +26,9 @@ def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_definition_is_made_read_changed_and_deleted(site: Site) -> None:
-    async with site.client() as client:
+@on_lasting_site
+async def test_a_definition_is_made_read_changed_and_deleted(site: Site, store: SqlStore) -> None:
+    async with site.client(await key(store, new_id("tenant"))) as client:
         made = await client.post("/v1/hooks", json=DENY)
         where = made.headers["location"]
         read = await client.get(where)
@@ -46,8 +47,11 @@ async def test_a_definition_is_made_read_changed_and_deleted(site: Site) -> None
     problem(gone, 404, "not_found")
 
 
-async def test_whether_a_hook_goes_along_into_sub_agents_may_be_said_or_left_to_its_point(site: Site) -> None:
-    async with site.client() as client:
+@on_lasting_site
+async def test_whether_a_hook_goes_along_into_sub_agents_may_be_said_or_left_to_its_point(
+    site: Site, store: SqlStore
+) -> None:
+    async with site.client(await key(store, new_id("tenant"))) as client:
         made = await client.post("/v1/hooks", json=DENY)
         where = made.headers["location"]
         said = await client.patch(where, json={"inherit": False})
@@ -56,12 +60,14 @@ async def test_whether_a_hook_goes_along_into_sub_agents_may_be_said_or_left_to_
     assert [each.json()["inherit"] for each in (made, said, unsaid)] == [None, False, None]
 
 
+@on_lasting_site
 async def test_a_definition_belongs_to_the_tenant_of_the_key(site: Site, store: SqlStore) -> None:
-    async with site.client(await key(store, "acme")) as acme:
+    tenant = new_id("tenant")
+    async with site.client(await key(store, tenant)) as acme:
         made = await acme.post("/v1/hooks", json=DENY)
         other = await acme.post("/v1/hooks", json={**DENY, "tenantId": "globex"})
 
-    assert made.json()["tenantId"] == "acme"
+    assert made.json()["tenantId"] == tenant
     problem(other, 404, "not_found")
 
 
@@ -85,8 +91,9 @@ async def test_a_tenant_sees_neither_the_system_nor_other_tenants(site: Site, st
     assert [each["tenantId"] for each in of_globex] == [""] * 3 + ["globex"] * 3
 
 
-async def test_a_stale_change_is_refused(site: Site) -> None:
-    async with site.client() as client:
+@on_lasting_site
+async def test_a_stale_change_is_refused(site: Site, store: SqlStore) -> None:
+    async with site.client(await key(store, new_id("tenant"))) as client:
         made = await client.post("/v1/hooks", json=DENY)
         where, tag = made.headers["location"], made.headers["etag"]
         first = await client.patch(where, json={"priority": 1}, headers={"if-match": tag})
@@ -168,8 +175,9 @@ async def test_a_body_that_is_missing_is_told_so(sqlite_site: Site) -> None:
     assert same.json()["outcome"] == "denied"
 
 
-async def test_what_has_not_changed_is_not_sent_again(site: Site) -> None:
-    async with site.client() as client:
+@on_lasting_site
+async def test_what_has_not_changed_is_not_sent_again(site: Site, store: SqlStore) -> None:
+    async with site.client(await key(store, new_id("tenant"))) as client:
         where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
         tag = (await client.get(where)).headers["etag"]
         same = await client.get(where, headers={"if-none-match": f'"other", {tag}'})
@@ -241,8 +249,9 @@ async def test_a_name_that_is_taken_and_a_full_quota_are_conflicts(new_database_
     problem(third, 409, "quota")
 
 
-async def test_a_trial_leaves_no_trace(site: Site) -> None:
-    async with site.client() as client:
+@on_lasting_site
+async def test_a_trial_leaves_no_trace(site: Site, store: SqlStore) -> None:
+    async with site.client(await key(store, new_id("tenant"))) as client:
         where = (await client.post("/v1/hooks", json=DENY)).headers["location"]
         tried = await client.post(f"{where}/test", json={"sample": {"identifier": "bank", "apiName": "pay"}})
         wrong = await client.post(f"{where}/test", json={"sample": {"identifier": 3}})
@@ -254,17 +263,19 @@ async def test_a_trial_leaves_no_trace(site: Site) -> None:
     assert (logs.json()["items"], statistics.json()) == ([], [])
 
 
+@on_lasting_site
 async def test_the_same_id_of_two_tenants_is_told_apart_by_the_tenant(site: Site) -> None:
+    id, one, other = new_id("same"), new_id("tenant"), new_id("tenant")  # noqa: A001
     async with site.client() as admin:
-        for tenant in ("acme", "globex"):
-            await admin.post("/v1/hooks", json={**DENY, "id": "same", "tenantId": tenant})
-        unclear = await admin.get("/v1/hooks/same")
-        clear = await admin.get("/v1/hooks/same?tenantId=globex")
-        deleted = await admin.delete("/v1/hooks/same?tenantId=acme")
-        left = await admin.get("/v1/hooks/same")
+        for tenant in (one, other):
+            await admin.post("/v1/hooks", json={**DENY, "id": id, "tenantId": tenant})
+        unclear = await admin.get(f"/v1/hooks/{id}")
+        clear = await admin.get(f"/v1/hooks/{id}?tenantId={other}")
+        deleted = await admin.delete(f"/v1/hooks/{id}?tenantId={one}")
+        left = await admin.get(f"/v1/hooks/{id}")
 
     problem(unclear, 409, "conflict")
-    assert clear.json()["tenantId"] == left.json()["tenantId"] == "globex"
+    assert clear.json()["tenantId"] == left.json()["tenantId"] == other
     assert deleted.status_code == 204
 
 
@@ -286,8 +297,9 @@ async def test_what_hooks_of_a_process_did_is_found_in_the_log(site: Site, store
 
 @on_lasting_site
 async def test_executions_are_listed_by_revision(site: Site, store: SqlStore) -> None:
-    _, second = [await execution(site, "acme", revision=revision) for revision in (7001, 7002)]
-    async with site.client(await key(store, "acme")) as acme, site.client(await key(store, "globex")) as globex:
+    tenant = new_id("tenant")
+    _, second = [await execution(site, tenant, revision=revision) for revision in (7001, 7002)]
+    async with site.client(await key(store, tenant)) as acme, site.client(await key(store, "globex")) as globex:
         mine = (await acme.get("/v1/hooks/logs?revision=7002")).json()["items"]
         others = (await globex.get("/v1/hooks/logs?revision=7002")).json()["items"]
         problem(await acme.get("/v1/hooks/logs?revision=0"), 422, "invalid")

@@ -10,16 +10,18 @@ from sqlalchemy import select, text
 from hookline.server import SCOPES, KeyStore
 from hookline.store import SqlStore
 from hookline.store._tables import api_keys
-from tests.server.site import Site, key
+from tests.server.site import Site, key, new_id, on_lasting_site
 from tests.server.test_hooks import problem
 
 pytestmark = pytest.mark.anyio
 
 
+@on_lasting_site
 async def test_a_key_is_shown_once_and_stored_nowhere(site: Site, store: SqlStore) -> None:
+    tenant = new_id("tenant")
     async with site.client() as admin:
-        made = await admin.post("/v1/keys", json={"name": "ci", "scopes": ["hooks:read"], "tenantId": "acme"})
-        listed = await admin.get("/v1/keys?tenantId=acme")
+        made = await admin.post("/v1/keys", json={"name": "ci", "scopes": ["hooks:read"], "tenantId": tenant})
+        listed = await admin.get(f"/v1/keys?tenantId={tenant}")
 
     secret = made.json()["key"].split("_", 2)[2]
     assert made.status_code == 201
@@ -50,6 +52,7 @@ async def test_a_server_that_is_started_again_makes_no_other_first_key(new_datab
             assert (await client.get("/v1/keys")).status_code == 200
 
 
+@on_lasting_site
 async def test_a_revoked_key_ends_within_a_second_in_every_process(site: Site, store: SqlStore) -> None:
     token = await key(store, "acme", ["hooks:read"])
     with Site(site.url) as elsewhere:
@@ -126,8 +129,10 @@ async def test_a_key_gives_no_more_than_it_allows_itself(lasting_site: Site) -> 
     problem(other, 404, "not_found")
 
 
+@on_lasting_site
 async def test_a_key_makes_none_that_outlasts_it(site: Site, store: SqlStore) -> None:
-    lasting, ending = await key(store), await key(store, expires_in_seconds=3600)
+    tenant = new_id("tenant")
+    lasting, ending = await key(store, tenant), await key(store, tenant, expires_in_seconds=3600)
     async with site.client(ending) as client, site.client(lasting) as other:
         ends = {each["id"]: each.get("expiresAt") for each in (await client.get("/v1/keys")).json()["items"]}
         same, early, late = [
@@ -144,14 +149,15 @@ async def test_a_key_makes_none_that_outlasts_it(site: Site, store: SqlStore) ->
     assert (endless.status_code, endless.json()["expiresAt"]) == (201, None)
 
 
+@on_lasting_site
 async def test_a_key_of_the_system_without_admin_changes_nothing_of_it(site: Site, store: SqlStore) -> None:
     scopes = [scope for scope in SCOPES if scope != "hooks:admin"]
-    body = {"name": "no", "point": "ToolCall.guard", "handler": "deny"}
+    body = {"name": new_id("name"), "point": "ToolCall.guard", "handler": "deny"}
     async with site.client() as admin, site.client(await key(store, "", scopes)) as reader:
         where = (await admin.post("/v1/hooks", json=body)).headers["location"]
         seen = await reader.get(where)
         changed = await reader.patch(where, json={"priority": 1})
-        made = await reader.post("/v1/hooks", json={**body, "name": "other"})
+        made = await reader.post("/v1/hooks", json={**body, "name": new_id("name")})
 
     assert seen.status_code == 200
     problem(changed, 403, "scope")

@@ -28,11 +28,13 @@ def banker(paid: list[int]) -> Agent:
     return Agent(id="banker", model=model, tools=[pay])
 
 
+@on_lasting_site
 async def test_operations_are_listed_newest_first_by_status_and_part(site: Site, store: SqlStore) -> None:
-    ids = [await operation(store, "acme", status="done", pending=[]) for _ in range(5)]
-    waiting = await operation(store, "acme")
+    tenant = new_id("tenant")
+    ids = [await operation(store, tenant, status="done", pending=[]) for _ in range(5)]
+    waiting = await operation(store, tenant)
 
-    async with site.client(await key(store)) as client:
+    async with site.client(await key(store, tenant)) as client:
         found, address = [], "/v1/operations?limit=2"
         while address:
             answer = await client.get(address)
@@ -202,10 +204,12 @@ async def test_a_decision_needs_a_call_that_waits(site: Site, store: SqlStore) -
     assert problem(maybe, 422, "invalid")["errors"][0]["pointer"] == "#/decision"
 
 
+@on_lasting_site
 async def test_deliveries_are_listed_by_what_became_of_them(site: Site, store: SqlStore) -> None:
-    ids = {status: await delivery(store, "acme", status) for status in ("dead", "delivered", "pending")}
+    tenant = new_id("tenant")
+    ids = {status: await delivery(store, tenant, status) for status in ("dead", "delivered", "pending")}
 
-    async with site.client(await key(store)) as client:
+    async with site.client(await key(store, tenant)) as client:
         dead = (await client.get("/v1/deliveries?status=dead")).json()["items"]
         everything = (await client.get("/v1/deliveries")).json()["items"]
         of_hook = (await client.get("/v1/deliveries?hookId=nobody")).json()["items"]
@@ -234,17 +238,22 @@ async def test_what_was_given_up_is_tried_again_at_once(site: Site, store: SqlSt
     problem(over, 409, "not_retryable")
 
 
+@on_lasting_site
 async def test_many_deliveries_are_made_again(site: Site, store: SqlStore) -> None:
+    tenant = new_id("tenant")
     async with store.writing() as connection:
         webhook = Webhook(url="local://nobody")
-        hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=webhook, tenant_id="acme")
+        hook = HookData(id="told", type=HookType.ON_COMPLETE, webhook=webhook, tenant_id=tenant)
         envelopes = [
-            Envelope(id=f"m{n}", hook=hook, operation_id=f"o{n}", tenant_id="acme", payload=b"{}") for n in range(20)
+            Envelope(id=new_id("m"), hook=hook, operation_id=f"o{n}", tenant_id=tenant, payload=b"{}")
+            for n in range(20)
         ]
         await insert_deliveries(connection, build_delivery_rows(envelopes), now=store.now_sql())
-        await connection.exec_driver_sql("UPDATE deliveries SET status = 'dead', settled_at = 1.0")
+        await connection.exec_driver_sql(
+            f"UPDATE deliveries SET status = 'dead', settled_at = 1.0 WHERE tenant_id = '{tenant}'"
+        )
 
-    async with site.client(await key(store)) as client:
+    async with site.client(await key(store, tenant)) as client:
         nothing = await client.post("/v1/deliveries/replay", json={})
         replayed = await client.post("/v1/deliveries/replay", json={"hookId": "told", "status": "dead"})
         pending = (await client.get("/v1/deliveries?status=pending&limit=100")).json()["items"]
@@ -254,10 +263,12 @@ async def test_many_deliveries_are_made_again(site: Site, store: SqlStore) -> No
     assert len(pending) == 20
 
 
+@on_lasting_site
 async def test_an_endpoint_is_sent_to_again(site: Site, store: SqlStore) -> None:
-    url = await endpoint(store)
+    tenant = new_id("tenant")
+    url = await endpoint(store, tenant)
 
-    async with site.client(await key(store)) as client:
+    async with site.client(await key(store, tenant)) as client:
         before = (await client.get("/v1/endpoints")).json()
         enabled = await client.post("/v1/endpoints/enable", json={"url": url})
         again = await client.post("/v1/endpoints/enable", json={"url": url})
@@ -268,14 +279,16 @@ async def test_an_endpoint_is_sent_to_again(site: Site, store: SqlStore) -> None
     problem(again, 404, "not_found")
 
 
+@on_lasting_site
 async def test_where_a_hook_of_the_system_delivers_is_no_business_of_a_tenant(site: Site, store: SqlStore) -> None:
+    tenant, id = new_id("tenant"), new_id("m")  # noqa: A001
     webhook = Webhook(url="https://hooks.example.org/SECRET", body={"channel": "ops"})
     hook = HookData(id="ops", type=HookType.ON_COMPLETE, webhook=webhook)
-    envelope = Envelope(id="m1", hook=hook, operation_id="o1", tenant_id="acme", payload=b"{}")
+    envelope = Envelope(id=id, hook=hook, operation_id="o1", tenant_id=tenant, payload=b"{}")
     async with store.writing() as connection:
         await insert_deliveries(connection, build_delivery_rows([envelope]), now=store.now_sql())
-    async with site.client(await key(store)) as client:
+    async with site.client(await key(store, tenant)) as client:
         assert (await client.get("/v1/deliveries")).json()["items"] == []
-        assert (await client.get("/v1/deliveries/m1")).status_code == 404
-        assert (await client.post("/v1/deliveries/m1/retry")).status_code == 404
+        assert (await client.get(f"/v1/deliveries/{id}")).status_code == 404
+        assert (await client.post(f"/v1/deliveries/{id}/retry")).status_code == 404
         assert "SECRET" not in (await client.get("/v1/endpoints")).text

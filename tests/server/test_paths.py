@@ -138,19 +138,19 @@ def test_the_normal_form_of_a_path_is_its_own(path: str) -> None:
     assert [part for part in normal.split("/") if part] == [part for part in path.split("/") if part]
 
 
-@pytest.mark.parametrize("other", ["//v1/keys", "/v1/keys/", "/v1//keys", "/v1/x/../keys", "v1/keys"])
 async def test_a_hook_cannot_lead_a_request_to_a_path_that_guards_were_shown_otherwise(
-    tmp_path_factory: pytest.TempPathFactory, other: str
+    new_database_url: Callable[[str], str],
 ) -> None:
-    hooks = Hooks("lead")
+    hooks, other = Hooks("lead"), ""
     hooks.before(RequestCall)(lambda call: msgspec.structs.replace(call, path=other))
     guard = Guarded()
-    with Site(f"sqlite:///{tmp_path_factory.mktemp('led') / 's.db'}", hooks=[hooks, guard.hooks]) as site:
+    with Site(new_database_url("sqlite"), hooks=[hooks, guard.hooks]) as site:
         async with site.client(headers={DENIED: "/v1/keys"}) as client:
-            answer = await client.get("/v1/hooks")
+            for other in ("//v1/keys", "/v1/keys/", "/v1//keys", "/v1/x/../keys", "v1/keys"):
+                answer = await client.get("/v1/hooks")
 
-    assert answer.status_code in (404, 422)
-    assert b"hk_" not in answer.content
+                assert answer.status_code in (404, 422), other
+                assert b"hk_" not in answer.content, other
 
 
 async def test_who_is_locked_out_by_a_hook_ends_it_by_any_spelling(sqlite_site: Site) -> None:
@@ -166,16 +166,14 @@ async def test_who_is_locked_out_by_a_hook_ends_it_by_any_spelling(sqlite_site: 
     assert ended.status_code == 200
 
 
-@pytest.mark.parametrize(
-    "spelling", ["/page/hooks", "/page//hooks", "//page/hooks/", "/page/%68ooks", "/page/x/../hooks"]
-)
-def test_the_page_is_judged_by_the_path_that_it_serves(new_database_url: Callable[[str], str], spelling: str) -> None:
+def test_the_page_is_judged_by_the_path_that_it_serves(new_database_url: Callable[[str], str]) -> None:
     guard = Guarded()
     with Site(new_database_url("sqlite"), page=True, hooks=[guard.hooks]) as site, visitor(site) as person:
         cookie = "; ".join(f"{name}={value}" for name, value in person.cookies.items())
-        answer = get(site, spelling, cookie=cookie, **{DENIED: "/page/hooks"})
+        for spelling in ("/page/hooks", "/page//hooks", "//page/hooks/", "/page/%68ooks", "/page/x/../hooks"):
+            answer = get(site, spelling, cookie=cookie, **{DENIED: "/page/hooks"})
 
-    assert answer.status in (400, 403, 404)
+            assert answer.status in (400, 403, 404), spelling
 
 
 async def test_one_request_by_two_spellings_is_done_once(sqlite_site: Site) -> None:

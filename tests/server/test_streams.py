@@ -16,7 +16,7 @@ from hookline.calls import RequestCall
 from hookline.hooks import Hooks
 from hookline.server._feed import ChangedOperations
 from hookline.store import SqlStore
-from tests.server.site import Site, key, on_lasting_site, operation
+from tests.server.site import Site, key, new_id, on_lasting_site, operation
 from tests.server.test_hooks import problem
 from tests.server.test_page_guards import token_in
 from tests.store.records import entries, state
@@ -98,17 +98,19 @@ async def test_who_comes_back_goes_on_where_they_were(site: Site, store: SqlStor
     assert wrong.status_code == 422
 
 
+@on_lasting_site
 async def test_operations_of_a_tenant_are_told_of_as_they_change(site: Site, store: SqlStore) -> None:
-    async with site.client(await key(store)) as client, told(client, "/v1/stream") as stream:
+    tenant = new_id("tenant")
+    async with site.client(await key(store, tenant)) as client, told(client, "/v1/stream") as stream:
         # What comes first shows that it listens; until then operations may come unheard.
         probing = asyncio.create_task(some(stream, 1))
         while not probing.done():
-            await operation(store, "acme")
+            await operation(store, tenant)
             await asyncio.sleep(0.2)
         await operation(store, "globex", operation_id="other")
-        await operation(store, "acme", operation_id="mine")
+        await operation(store, tenant, operation_id="mine")
         while (seen := (await some(stream, 1))[0]).data["operationId"] != "mine":
-            assert seen.data["tenantId"] == "acme"
+            assert seen.data["tenantId"] == tenant
         await grown(store, "mine", status="running")
         running = (await some(stream, 1))[0]
         await grown(store, "mine", status="done")
@@ -118,12 +120,14 @@ async def test_operations_of_a_tenant_are_told_of_as_they_change(site: Site, sto
     assert (done.data["operationId"], done.data["status"], done.data["events"]) == ("mine", "done", 7)
 
 
+@on_lasting_site
 async def test_who_comes_back_is_told_what_has_changed_meanwhile(site: Site, store: SqlStore) -> None:
     since = await store.now()
-    ids = [await operation(store, "acme", status=status, pending=[]) for status in ("done", "running", "error")]
+    tenant = new_id("tenant")
+    ids = [await operation(store, tenant, status=status, pending=[]) for status in ("done", "running", "error")]
 
     position = {"last-event-id": f"{since:.6f}"}
-    async with site.client(await key(store)) as client, told(client, "/v1/stream", **position) as stream:
+    async with site.client(await key(store, tenant)) as client, told(client, "/v1/stream", **position) as stream:
         found = await some(stream, 3)
 
     # SQLite's clock counts milliseconds, and these operations may have changed in the same one: in any order then.
@@ -183,6 +187,7 @@ async def test_a_server_that_ends_ends_its_streams(new_database_url: Any) -> Non
     assert monotonic() - since < 3
 
 
+@on_lasting_site
 async def test_many_who_listen_are_gone_when_they_leave(site: Site, store: SqlStore) -> None:
     id = await operation(store)  # noqa: A001
     async with site.client() as client:
