@@ -31,6 +31,7 @@ from hookline.hooks import AnyHook, Interceptor
 from hookline.store import SqlStore, Worker
 from hookline.store._engine import StoreEngine, WorkWatch
 from hookline.store._worker import HOOKS_SECONDS
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -238,11 +239,11 @@ async def test_a_worker_that_may_miss_hooks_goes_on_with_a_warning(
     assert [record.levelname for record in caplog.records if "continues without" in record.message] == ["WARNING"]
 
 
-@pytest.mark.parametrize("case", ["agent's", "passed", "one of two of the same id"])
+@for_each("case", ["agent's", "passed", "one of two of the same id"])
 async def test_a_worker_compares_what_the_agent_and_the_run_were_given(store: SqlStore, case: str) -> None:
     twins = [Interceptor(id="twin", call=ToolCall, kind="guard", handler=lambda call: None) for _ in range(2)]
     own, passed = rules("own"), rules("passed")
-    await paused(store, passed, *twins, agent=payer([own]))
+    await paused(store, passed, *twins, operation_id=case, agent=payer([own]))
     left = {
         "agent's": ([], [passed, *twins], "own.no_wire"),
         "passed": ([own], twins, "passed.no_wire"),
@@ -251,9 +252,9 @@ async def test_a_worker_compares_what_the_agent_and_the_run_were_given(store: Sq
     agents, hooks, missing = left[case]
 
     async with Worker(store, [payer(agents)], hooks=hooks, poll_seconds=0.05):
-        await waiting(store, missing)
+        await waiting(store, missing, operation_id=case)
     async with Worker(store, [payer([own])], hooks=[passed, *twins], poll_seconds=0.05):
-        assert await ended(store) == "paid; no wires"
+        assert await ended(store, case) == "paid; no wires"
 
 
 async def test_what_waits_for_hooks_hides_nothing_that_can_go_on(
