@@ -453,7 +453,13 @@ async def _read_pause_decisions(
     connection: AsyncConnection, state: OperationState
 ) -> dict[str, tuple[Approve | Reject, str]]:
     """Read the decisions about the present pause by tool call id, each with who made it."""
-    query = select(decisions.c.tool_call_id, decisions.c.decision, decisions.c.decided_by).where(
-        decisions.c.operation_id == state.operation_id, decisions.c.pause == (state.waiting_since_unix_nano or 0)
+    given = {"its_id": state.operation_id, "its_pause": state.waiting_since_unix_nano or 0}
+    found = await connection.execute(_select_of_pause(), given)
+    return {name: (_decode(kept), by) for name, kept, by in found}
+
+
+@cache
+def _select_of_pause() -> Select[str, bytes, str]:
+    return select(decisions.c.tool_call_id, decisions.c.decision, decisions.c.decided_by).where(
+        decisions.c.operation_id == bindparam("its_id"), decisions.c.pause == bindparam("its_pause")
     )
-    return {name: (_decode(kept), by) for name, kept, by in await connection.execute(query)}

@@ -166,10 +166,13 @@ async def read_operation(connection: AsyncConnection, operation_id: str) -> Stor
     """Read the summary of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    row = (
-        await connection.execute(select(*summary_columns).where(operations.c.operation_id == operation_id))
-    ).one_or_none()
+    row = (await connection.execute(_select_summary(), {"its_id": operation_id})).one_or_none()
     return None if row is None else operation_from_row(row)
+
+
+@cache
+def _select_summary() -> Select[*tuple[Any, ...]]:
+    return select(*summary_columns).where(operations.c.operation_id == bindparam("its_id"))
 
 
 async def read_events(connection: AsyncConnection, operation_id: str, *, after: int, limit: int) -> list[JournalEntry]:
@@ -217,9 +220,13 @@ async def find_event_day(connection: AsyncConnection, operation_id: str) -> int:
     """Return the day that the events of an operation have."""
     if connection.dialect.name == "sqlite":
         return KEPT
-    query = select(operations.c.day).where(operations.c.operation_id == operation_id)
-    day = (await connection.execute(query)).scalar()
+    day = (await connection.execute(_select_day(), {"its_id": operation_id})).scalar()
     return KEPT if day is None else day
+
+
+@cache
+def _select_day() -> Select[int]:
+    return select(operations.c.day).where(operations.c.operation_id == bindparam("its_id"))
 
 
 def operation_from_row(row: Row[*tuple[object, ...]]) -> StoredOperation:
