@@ -102,7 +102,7 @@ async def main(mode: str, url: str, tools: Path, ids: list[str]) -> None:
         if mode == "start-quick":
             await begin()
             await asyncio.sleep(3600)
-        async with Worker(store, agents, hooks=hooks, poll_seconds=0.1):
+        async with Worker(store, agents, hooks=hooks, poll_seconds=0.25):
             print("working", flush=True)
             await asyncio.gather(*(begin() for _ in range(4)))
             await asyncio.sleep(3600)

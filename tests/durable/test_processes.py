@@ -48,7 +48,7 @@ async def until(store: SqlStore, condition: Callable[[dict[str, str]], bool], *,
         if condition(statuses):
             return statuses
         assert monotonic() < ends, Counter(statuses.values())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
 
 
 async def statuses_of(store: SqlStore) -> dict[str, str]:
@@ -130,7 +130,7 @@ async def test_operations_survive_processes_that_are_killed_at_random(
                         await store.decide(each.operation_id, Approve("p1"))
                     except HooklineError:
                         continue  # it is decided already, or has gone on
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
 
         async def live() -> None:
             for _ in range(kills // 2):
@@ -152,7 +152,7 @@ async def test_operations_survive_processes_that_are_killed_at_random(
             )
             counts = await deliveries_of(store)
             while counts["delivered"] < 2 * operations:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.2)
                 counts = await deliveries_of(store)
         finally:
             for task in (*lives, approving):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from hookline.store import SqlStore, Worker, downgrade_store
 from hookline.store._approvals import make_seen_token
 from hookline.store._migrate import VERSION_TABLE
 from tests.store.test_worker import status_of
+from tests.tables import for_each
 
 DECISIONS = {
     "approve": Approve("t0"),
@@ -53,24 +55,24 @@ def payer(*amounts: int) -> Agent:
     return Agent(id="payer", model=ScriptedModel(says), tools=[pay])
 
 
-async def pending(store: SqlStore, *amounts: int) -> OperationState:
-    await exec_agent(payer(*amounts), "Pay", operation_id="op", tenant_id="acme", store=store)
-    state = await store.load("op")
+async def pending(store: SqlStore, *amounts: int, operation_id: str = "op") -> OperationState:
+    await exec_agent(payer(*amounts), "Pay", operation_id=operation_id, tenant_id="acme", store=store)
+    state = await store.load(operation_id)
     assert state is not None
     return state
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("action", DECISIONS)
+@for_each("action", DECISIONS)
 async def test_who_decided_is_kept_beside_the_event_which_names_nobody(store: SqlStore, action: str) -> None:
-    await pending(store, 5)
-    await store.decide("op", DECISIONS[action], by="key:ann")
-    [waiting] = await store.decisions_of("op")
+    await pending(store, 5, operation_id=action)
+    await store.decide(action, DECISIONS[action], by="key:ann")
+    [waiting] = await store.decisions_of(action)
     async with Worker(store, [payer(5)], poll_seconds=0.02):
-        await status_of(store, "op", "interrupted" if action == "reject" else "done")
+        await status_of(store, action, "interrupted" if action == "reject" else "done")
 
-    [made] = await store.decisions_of("op")
-    [entry] = [each for each in await store.events_of("op") if each.number == made.event_number]
+    [made] = await store.decisions_of(action)
+    [entry] = [each for each in await store.events_of(action) if each.number == made.event_number]
 
     event = decode(entry.wire)
     assert isinstance(event, AfterHumanIntervention)
@@ -81,19 +83,19 @@ async def test_who_decided_is_kept_beside_the_event_which_names_nobody(store: Sq
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("taken", DECISIONS)
-@pytest.mark.parametrize("kept", DECISIONS)
+@for_each("kept, taken", product(DECISIONS, repeat=2))
 async def test_nobody_is_named_for_a_decision_of_somebody_else(store: SqlStore, kept: str, taken: str) -> None:
-    await pending(store, 5)
-    await store.decide("op", DECISIONS[kept], by="key:ann")
+    name = f"{kept}-{taken}"
+    await pending(store, 5, operation_id=name)
+    await store.decide(name, DECISIONS[kept], by="key:ann")
 
-    await resume_agent(payer(5), "op", [DECISIONS[taken]], store=store)
+    await resume_agent(payer(5), name, [DECISIONS[taken]], store=store)
 
-    [made] = await store.decisions_of("op")
+    [made] = await store.decisions_of(name)
     assert (made.decision, made.decided_by) == (taken, "key:ann" if kept == taken else "")
     assert made.event_number is not None
-    await store.forget_decisions("op")
-    assert await store.decisions_of("op") == [made]
+    await store.forget_decisions(name)
+    assert await store.decisions_of(name) == [made]
 
 
 @pytest.mark.anyio

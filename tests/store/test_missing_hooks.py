@@ -31,6 +31,7 @@ from hookline.hooks import AnyHook, Interceptor
 from hookline.store import SqlStore, Worker
 from hookline.store._engine import StoreEngine, WorkWatch
 from hookline.store._worker import HOOKS_SECONDS
+from tests.tables import for_each
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +102,7 @@ async def paused(store: SqlStore, *hooks: AnyHook, operation_id: str = "op", age
 async def ended(store: SqlStore, operation_id: str = "op") -> str:
     with anyio.fail_after(20):
         while (state := await store.load(operation_id)) is None or state.status in ("running", "waiting_for_human"):
-            await anyio.sleep(0.01)
+            await anyio.sleep(0.05)
     return state.last_content
 
 
@@ -109,7 +110,7 @@ async def waiting(store: SqlStore, *missing: str, operation_id: str = "op") -> N
     """Wait until the store shows what an operation waits for."""
     with anyio.fail_after(20):
         while (found := await store.operation(operation_id)) is None or found.missing_hooks != list(missing):
-            await anyio.sleep(0.01)
+            await anyio.sleep(0.05)
 
 
 async def looks(worker: Worker, times: int = 3) -> None:
@@ -129,7 +130,7 @@ def watch_of(worker: Worker) -> WorkWatch:
 async def until_all_are_tried(worker: Worker) -> None:
     with anyio.fail_after(20):
         while watch_of(worker).running:
-            await anyio.sleep(0.01)
+            await anyio.sleep(0.05)
 
 
 async def test_a_worker_without_the_hooks_leaves_the_operation_and_its_decisions_and_shows_what_is_missing(
@@ -138,7 +139,7 @@ async def test_a_worker_without_the_hooks_leaves_the_operation_and_its_decisions
     await paused(store, rules(), rules("more"))
     before_it = await store.load("op")
 
-    async with Worker(store, [payer()], hooks=[rules("more")], poll_seconds=0.01):
+    async with Worker(store, [payer()], hooks=[rules("more")], poll_seconds=0.05):
         await waiting(store, "rules.no_wire")
 
     assert await store.load("op") == before_it
@@ -153,9 +154,9 @@ async def test_of_two_workers_the_one_with_the_hooks_takes_it_and_nothing_is_mis
     store: SqlStore, database_url: str
 ) -> None:
     await paused(store, rules())
-    async with SqlStore(database_url, lease_seconds=2) as other, Worker(store, [payer()], poll_seconds=0.01):
+    async with SqlStore(database_url, lease_seconds=2) as other, Worker(store, [payer()], poll_seconds=0.05):
         await waiting(store, "rules.no_wire")
-        async with Worker(other, [payer()], hooks=[rules()], poll_seconds=0.01):
+        async with Worker(other, [payer()], hooks=[rules()], poll_seconds=0.05):
             said = await ended(store)
 
     assert (said, wired) == ("paid; no wires", [])
@@ -174,8 +175,8 @@ async def test_of_many_operations_that_two_workers_share_each_runs_once_and_none
 
     async with (
         SqlStore(database_url, lease_seconds=2) as other,
-        Worker(store, [payer()], poll_seconds=0.01),
-        Worker(other, [payer()], hooks=[rules()], poll_seconds=0.01),
+        Worker(store, [payer()], poll_seconds=0.05),
+        Worker(other, [payer()], hooks=[rules()], poll_seconds=0.05),
     ):
         assert [await ended(store, name) for name in names] == ["paid; no wires"] * 12
     assert await store.missing_hooks() == {}
@@ -221,7 +222,7 @@ async def test_an_operation_whose_process_has_died_waits_for_hooks_too(store: Sq
     await store.commit(began, expected_version=state.version, entries=())
     await store.release("op")
 
-    async with Worker(store, [payer()], poll_seconds=0.01):
+    async with Worker(store, [payer()], poll_seconds=0.05):
         await waiting(store, "rules.no_wire")
 
     assert await store.orphans() == ["op"]
@@ -232,17 +233,17 @@ async def test_a_worker_that_may_miss_hooks_goes_on_with_a_warning(
 ) -> None:
     await paused(store, rules())
 
-    async with Worker(store, [payer()], poll_seconds=0.01, allow_missing_hooks=True):
+    async with Worker(store, [payer()], poll_seconds=0.05, allow_missing_hooks=True):
         assert await ended(store) == "paid; wired"
 
     assert [record.levelname for record in caplog.records if "continues without" in record.message] == ["WARNING"]
 
 
-@pytest.mark.parametrize("case", ["agent's", "passed", "one of two of the same id"])
+@for_each("case", ["agent's", "passed", "one of two of the same id"])
 async def test_a_worker_compares_what_the_agent_and_the_run_were_given(store: SqlStore, case: str) -> None:
     twins = [Interceptor(id="twin", call=ToolCall, kind="guard", handler=lambda call: None) for _ in range(2)]
     own, passed = rules("own"), rules("passed")
-    await paused(store, passed, *twins, agent=payer([own]))
+    await paused(store, passed, *twins, operation_id=case, agent=payer([own]))
     left = {
         "agent's": ([], [passed, *twins], "own.no_wire"),
         "passed": ([own], twins, "passed.no_wire"),
@@ -250,10 +251,10 @@ async def test_a_worker_compares_what_the_agent_and_the_run_were_given(store: Sq
     }
     agents, hooks, missing = left[case]
 
-    async with Worker(store, [payer(agents)], hooks=hooks, poll_seconds=0.01):
-        await waiting(store, missing)
-    async with Worker(store, [payer([own])], hooks=[passed, *twins], poll_seconds=0.01):
-        assert await ended(store) == "paid; no wires"
+    async with Worker(store, [payer(agents)], hooks=hooks, poll_seconds=0.05):
+        await waiting(store, missing, operation_id=case)
+    async with Worker(store, [payer([own])], hooks=[passed, *twins], poll_seconds=0.05):
+        assert await ended(store, case) == "paid; no wires"
 
 
 async def test_what_waits_for_hooks_hides_nothing_that_can_go_on(
@@ -274,7 +275,7 @@ async def test_what_is_noted_late_of_an_operation_that_has_gone_on_is_not_shown(
     await paused(store, rules())
     known = await store.operation("op")
     assert known is not None
-    async with Worker(store, [payer()], hooks=[rules()], poll_seconds=0.01):
+    async with Worker(store, [payer()], hooks=[rules()], poll_seconds=0.05):
         await ended(store)
 
     await store.note_missing_hooks("op", ["rules.no_wire"], version=known.version)
@@ -313,7 +314,7 @@ async def test_a_sub_agent_that_waits_has_the_hooks_that_its_callers_agent_hands
     [child] = [each for each in (await store.operations()).items if each.parent_operation_id == "op"]
     await store.decide(child.operation_id, Approve("p1"))
 
-    async with Worker(store, [boss() if knows_caller else payer()], poll_seconds=0.01):
+    async with Worker(store, [boss() if knows_caller else payer()], poll_seconds=0.05):
         if knows_caller:
             assert await ended(store, child.operation_id) == "paid; no wires"
         else:
@@ -326,7 +327,7 @@ async def test_an_operation_that_only_names_another_as_its_parent_is_handed_noth
     await exec_agent(payer(), "Pay", operation_id="op", store=store, parent_operation_id="parent")
     await store.decide("op", Approve("p1"))
 
-    async with Worker(store, [payer(), boss], poll_seconds=0.01):
+    async with Worker(store, [payer(), boss], poll_seconds=0.05):
         assert await ended(store) == "paid; wired"
 
 
@@ -349,7 +350,7 @@ async def test_operations_of_an_earlier_version_go_on_with_one_warning_each(
     async with SqlStore(earlier) as store:
         assert [each.missing_hooks for each in (await store.operations()).items] == [[], [], []]
         await store.decide("waits", Approve("p1"))
-        async with Worker(store, [payer()], hooks=[rules()], poll_seconds=0.01):
+        async with Worker(store, [payer()], hooks=[rules()], poll_seconds=0.05):
             said = [await ended(store, name) for name in ("waits", "decided")]
         state = await store.load("waits")
 

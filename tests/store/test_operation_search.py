@@ -269,20 +269,28 @@ async def test_a_cursor_of_another_order_is_refused(store: SqlStore) -> None:
             await store.operations(sort=sort, cursor=page.cursor)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("most", [10_000, 1])
-@pytest.mark.parametrize("tenant_id", [None, "acme"])
-async def test_totals_are_those_of_the_operations_of_the_range(
-    store: SqlStore, tenant_id: str | None, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(summing, "MOST_DURATIONS", most)
+@pytest.fixture
+async def inserted(store: SqlStore) -> list[dict[str, Any]]:
     rows = operation_rows(200)
     await insert_operations(store, rows)
+    return rows
+
+
+@for_each("tenant_id, most", product([None, "acme"], [10_000, 1]))
+async def test_totals_are_those_of_the_operations_of_the_range(
+    store: SqlStore,
+    inserted: list[dict[str, Any]],
+    tenant_id: str | None,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(summing, "MOST_DURATIONS", most)
     wanted = OperationFilter(tenant_id=tenant_id)
 
     async with store.reading() as connection:
         summary = await summarize_operations(connection, wanted, since=60.0, until=100.0, spans=4, now=100.0)
 
-    own = [row for row in rows if tenant_id in (None, row["tenant_id"])]
+    own = [row for row in inserted if tenant_id in (None, row["tenant_id"])]
     within = [row for row in own if 60.0 <= row["created_at"] < 100.0]
     ended = sorted(row["duration_ms"] for row in within if row["status"] not in LIVE)
     total = summary.total

@@ -127,17 +127,18 @@ async def test_an_older_layout_is_read(store: SqlStore) -> None:
     assert (loaded.operation_id, loaded.events, loaded.format) == ("op", 0, 1)
 
 
-@pytest.mark.parametrize(("first", "last", "counted"), [(1, 2, 3), (2, 2, 3), (0, 0, 0), (3, 3, 3), (1, 1, 1)], ids=str)
+@for_each("first, last, counted", [(1, 2, 3), (2, 2, 3), (0, 0, 0), (3, 3, 3), (1, 1, 1)])
 async def test_numbers_of_events_neither_repeat_nor_leave_gaps(
     store: SqlStore, first: int, last: int, counted: int
 ) -> None:
-    await store.commit(state(events=1), expected_version=None, entries=entries("op", 1, 1))
+    name = f"{first}-{last}-{counted}"
+    await store.commit(state(name, events=1), expected_version=None, entries=entries(name, 1, 1))
 
     with pytest.raises(HookUsageError, match="Nothing was written"):
-        await store.commit(state(version=2, events=counted), expected_version=1, entries=entries("op", first, last))
+        await store.commit(state(name, 2, events=counted), expected_version=1, entries=entries(name, first, last))
 
-    assert await store.load("op") == state(events=1)
-    assert await store.events_of("op") == entries("op", 1, 1)
+    assert await store.load(name) == state(name, events=1)
+    assert await store.events_of(name) == entries(name, 1, 1)
 
 
 async def test_events_are_read_in_portions(store: SqlStore) -> None:
@@ -234,7 +235,7 @@ async def test_who_listens_is_told_of_deliveries(database_url: str) -> None:
         assert heard == ["made"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"user_id": "a\0b"},
@@ -251,20 +252,21 @@ async def test_who_listens_is_told_of_deliveries(database_url: str) -> None:
 async def test_what_no_database_takes_is_refused_alone_and_with_a_reason(
     store: SqlStore, fields: dict[str, Any]
 ) -> None:
-    told = entries("bad", 1, fields.get("events", 0))
+    bad, good = (f"{name} {'-'.join(fields)}" for name in ("bad", "good"))
+    told = entries(bad, 1, fields.get("events", 0))
 
     outcomes = await asyncio.gather(
-        store.commit(state("bad", **fields), expected_version=None, entries=told),
-        store.commit(state("good", events=1), expected_version=None, entries=entries("good", 1, 1)),
+        store.commit(state(bad, **fields), expected_version=None, entries=told),
+        store.commit(state(good, events=1), expected_version=None, entries=entries(good, 1, 1)),
         return_exceptions=True,
     )
 
     assert outcomes[1] is None
-    assert await store.load("good") == state("good", events=1)
+    assert await store.load(good) == state(good, events=1)
     if outcomes[0] is not None:
         assert isinstance(outcomes[0], HookUsageError)
         assert "cannot be stored" in str(outcomes[0])
-        assert await store.load("bad") is None
+        assert await store.load(bad) is None
 
 
 @for_each("cost", [math.nan, math.inf])

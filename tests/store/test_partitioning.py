@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +20,8 @@ from hookline.store._migrate import VERSION_TABLE, downgrade, migration_config
 from hookline.store._partitions import DAY
 from hookline.store._rows import stream_name
 from hookline.webhooks import HookData, Webhook
+from tests.databases import TABLES as NEWEST_TABLES
+from tests.databases import Server, in_thread
 from tests.store.records import entries, grow, state
 from tests.store.test_deliveries import A, Table
 from tests.store.test_deliveries_log import settled
@@ -68,6 +74,42 @@ async def make_old(url: str) -> None:
                 await connection.execute(text(each), used)
 
 
+@pytest.fixture(scope="module")
+def copy_old(
+    postgresql: Server, sqlite_tables: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], str]]:
+    """Copies the database of a kind that `make_old` has made; the function returns its name or its file."""
+    folder = tmp_path_factory.mktemp("old")
+    copies: list[str] = []
+
+    @cache
+    def made(dialect: str) -> str:
+        if dialect == "sqlite":
+            file = str(shutil.copyfile(sqlite_tables, folder / "old.db"))
+            in_thread(make_old(f"sqlite:///{file}"))
+            return file
+        name = postgresql.copy(NEWEST_TABLES)
+        copies.append(name)
+        in_thread(make_old(postgresql.uri_of(name)))
+        return name
+
+    def copy(dialect: str) -> str:
+        if dialect == "sqlite":
+            return f"sqlite:///{shutil.copyfile(made(dialect), folder / f'{len(list(folder.iterdir()))}.db')}"
+        copies.append(postgresql.copy(made(dialect)))
+        return postgresql.uri_of(copies[-1])
+
+    yield copy
+    for each in copies:
+        postgresql.drop(each)
+
+
+@pytest.fixture
+def old_url(copy_old: Callable[[str], str], dialect: str) -> str:
+    """A database of each kind in turn that `make_old` has made."""
+    return copy_old(dialect)
+
+
 async def read_all(url: str) -> dict[str, list[dict[str, Any]]]:
     """All rows, without the columns that came with the partitions or later."""
     opened = database(url)
@@ -82,12 +124,11 @@ async def read_all(url: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-async def test_all_rows_stay_and_runs_and_deliveries_go_on(database_url: str) -> None:
-    await make_old(database_url)
-    before = await read_all(database_url)
+async def test_all_rows_stay_and_runs_and_deliveries_go_on(old_url: str) -> None:
+    before = await read_all(old_url)
 
-    async with SqlStore(database_url) as store:
-        assert await read_all(database_url) == before
+    async with SqlStore(old_url) as store:
+        assert await read_all(old_url) == before
         async with store.writing() as connection:
             assert await connection.run_sync(differences) == []
         assert [entry.number for entry in await store.events_of("lives")] == [1, 2, 3, 4, 5, 6]
@@ -104,50 +145,49 @@ async def test_all_rows_stay_and_runs_and_deliveries_go_on(database_url: str) ->
         assert [each.nth for each in await log.attempts("msg_2")] == [1, 1]
         assert await store.prune(-60) == 1
         assert await log.prune(-60, dead_too=True) == 4
-        assert (await read_all(database_url))["attempts"] == []
+        assert (await read_all(old_url))["attempts"] == []
 
 
-async def test_rows_from_before_are_pruned(database_url: str) -> None:
-    await make_old(database_url)
-
-    async with SqlStore(database_url) as store:
+async def test_rows_from_before_are_pruned(old_url: str) -> None:
+    async with SqlStore(old_url) as store:
         assert await DeliveryLog(store).prune(7 * DAY) == 1
         assert await DeliveryLog(store).prune(7 * DAY, dead_too=True) == 1
         async with store.writing() as connection:
             await connection.execute(text("UPDATE operations SET updated_at = updated_at - 864000"))
         assert await store.prune(7 * DAY) == 1
 
-    assert [row["operation_id"] for row in (await read_all(database_url))["operations"]] == ["lives"]
+    assert [row["operation_id"] for row in (await read_all(old_url))["operations"]] == ["lives"]
 
 
-async def test_what_was_stored_with_partitions_is_all_there_without_them(database_url: str) -> None:
-    await make_old(database_url)
-    async with SqlStore(database_url) as store:
+async def test_what_was_stored_with_partitions_is_all_there_without_them(old_url: str) -> None:
+    async with SqlStore(old_url) as store:
         fields = {"hooks": [HookData(id="told", type=HookType.BEFORE_STEP, webhook=Webhook(url=A))]}
         await store.commit(state("new", events=3, **fields), expected_version=None, entries=entries("new", 1, 3))
         table = Table(store)
         table.now = await store.now()
         await settled(table, "delivered", "dead")
-    before = await read_all(database_url)
+    before = await read_all(old_url)
 
-    await downgrade_store(database_url, BEFORE)
-    opened = database(database_url)
+    await downgrade_store(old_url, BEFORE)
+    opened = database(old_url)
     async with opened.reading() as connection:
         versions = (await connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}"))).scalars().all()
     await opened.aclose()
 
     assert versions == [BEFORE]
-    assert await read_all(database_url) == before
-    async with SqlStore(database_url) as store:
-        assert await read_all(database_url) == before
+    assert await read_all(old_url) == before
+    async with SqlStore(old_url) as store:
+        assert await read_all(old_url) == before
         await grow(store, "new", commits=1, each=1)
         assert len(await store.events_of("new")) == 4
 
 
 @pytest.mark.parametrize("table", ["events", "attempts", "execution_hooks"])
-async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(postgresql_url: str, table: str) -> None:
-    await make_old(postgresql_url)
-    before = await read_all(postgresql_url)
+async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(
+    copy_old: Callable[[str], str], table: str
+) -> None:
+    old_url = copy_old("postgresql")
+    before = await read_all(old_url)
 
     def cut_off(connection: Connection, cursor: object, statement: str, *_: object) -> None:
         if statement.startswith(f"CREATE TABLE {table}_default"):
@@ -157,13 +197,13 @@ async def test_a_migration_that_is_cut_off_leaves_everything_and_runs_again(post
         event.listen(connection, "before_cursor_execute", cut_off)
         command.upgrade(migration_config(connection), "head")
 
-    opened = database(postgresql_url)
+    opened = database(old_url)
     with pytest.raises(KeyboardInterrupt):
         async with opened.writing() as connection:
             await connection.run_sync(upgrade)
     await opened.aclose()
-    assert await read_all(postgresql_url) == before
+    assert await read_all(old_url) == before
 
-    async with SqlStore(postgresql_url) as store, store.writing() as connection:
+    async with SqlStore(old_url) as store, store.writing() as connection:
         assert await connection.run_sync(differences) == []
-    assert await read_all(postgresql_url) == before
+    assert await read_all(old_url) == before

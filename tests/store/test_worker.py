@@ -71,20 +71,20 @@ async def until(condition: Callable[[], object], within: float = 20.0) -> None:
     ends = monotonic() + within
     while not condition():
         assert monotonic() < ends
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
 
 
 async def status_of(store: SqlStore, operation_id: str, wanted: str, within: float = 20.0) -> None:
     ends = monotonic() + within
     while (state := await store.load(operation_id)) is None or state.status != wanted:
         assert monotonic() < ends, state and state.status
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
 
 
 async def test_an_operation_goes_on_once_all_that_it_waits_for_is_decided(store: SqlStore) -> None:
     till = Till()
     await exec_agent(till.agent(1, 2), "Pay", operation_id="op", store=store)
-    async with Worker(store, [till.agent(1, 2)], poll_seconds=0.02):
+    async with Worker(store, [till.agent(1, 2)], poll_seconds=0.05):
         await store.decide("op", Approve("t0"), by="ann")
         assert await store.decided(["payer"]) == []
         await store.decide("op", Reject("t1", "too much", and_continue=True), by="ben")
@@ -100,7 +100,7 @@ async def test_a_rejection_that_stops_the_run_does_not_wait_for_the_others(store
     till = Till()
     await exec_agent(till.agent(1, 2), "Pay", operation_id="op", store=store)
     await store.decide("op", Reject("t1"))
-    async with Worker(store, [till.agent(1, 2)], poll_seconds=0.02):
+    async with Worker(store, [till.agent(1, 2)], poll_seconds=0.05):
         await status_of(store, "op", "interrupted")
     assert till.paid == []
 
@@ -113,8 +113,8 @@ async def test_two_workers_run_what_was_approved_once(store: SqlStore, database_
         await store.decide(name, Approve("t0"))
     async with (
         SqlStore(database_url, lease_seconds=2) as other,
-        Worker(store, [till.agent(1)], poll_seconds=0.01),
-        Worker(other, [till.agent(1)], poll_seconds=0.01),
+        Worker(store, [till.agent(1)], poll_seconds=0.05),
+        Worker(other, [till.agent(1)], poll_seconds=0.05),
     ):
         for name in names:
             await status_of(store, name, "done")
@@ -140,7 +140,7 @@ async def test_a_decision_counts_until_its_operation_has_gone_on_and_is_kept(sto
     assert found == [Approve("t0")]
     with pytest.raises(DecisionError, match="decided already"):
         await store.decide("op", Reject("t0"))
-    async with Worker(store, [till.agent(1)], poll_seconds=0.02):
+    async with Worker(store, [till.agent(1)], poll_seconds=0.05):
         await status_of(store, "op", "done")
     assert await store.decided(["payer"]) == []
     [kept] = await store.decisions_of("op")
@@ -193,7 +193,7 @@ async def test_a_worker_leaves_agents_that_it_does_not_know_to_others(store: Sql
     await exec_agent(till.agent(2), "Pay", operation_id="ours", store=store)
     for name in ("theirs", "ours"):
         await store.decide(name, Approve("t0"))
-    async with Worker(store, [till.agent(2)], poll_seconds=0.02):
+    async with Worker(store, [till.agent(2)], poll_seconds=0.05):
         await status_of(store, "ours", "done")
     assert till.paid == [2]
 
@@ -205,7 +205,7 @@ async def test_the_hooks_of_a_worker_are_in_the_way_of_what_it_goes_on_with(stor
     hooks.guard(ToolCall)(lambda call: seen.append(call.args["amount"]))
     await exec_agent(till.agent(3), "Pay", operation_id="op", store=store)
     await store.decide("op", Approve("t0"))
-    async with Worker(store, [till.agent(3)], hooks=[hooks], poll_seconds=0.02):
+    async with Worker(store, [till.agent(3)], hooks=[hooks], poll_seconds=0.05):
         await status_of(store, "op", "done")
     assert seen == [3]
 
@@ -217,7 +217,7 @@ async def test_an_operation_that_nobody_can_go_on_with_is_logged_and_harms_no_ot
     await exec_agent(till.agent(1), "Pay", operation_id="good", store=store)
     await store.decide("good", Approve("t0"))
     with caplog.at_level(logging.INFO, logger="hookline"):
-        async with Worker(store, [till.agent(1)], poll_seconds=0.02) as worker:
+        async with Worker(store, [till.agent(1)], poll_seconds=0.05) as worker:
             await worker._continue_operation("no such operation")
             await status_of(store, "good", "done")
     assert "no such operation" in caplog.text
@@ -240,7 +240,7 @@ async def test_an_operation_of_a_newer_version_and_those_of_strangers_keep_a_wor
         )
     assert await store.orphans() == ["strange"]
     assert await store.orphans(agent_ids=["payer"]) == []
-    async with Worker(store, [till.agent(1)], poll_seconds=0.02):
+    async with Worker(store, [till.agent(1)], poll_seconds=0.05):
         await status_of(store, "mine", "done")
 
 
@@ -298,7 +298,7 @@ async def test_a_worker_leaves_the_runs_of_other_frameworks_to_them(
     await store.decide("op", Approve("t0"))
 
     till = Till()
-    async with Worker(store, [till.agent(1)], poll_seconds=0.01):
+    async with Worker(store, [till.agent(1)], poll_seconds=0.05):
         await until(lambda: "will retry operation" in caplog.text)
 
     assert not till.paid

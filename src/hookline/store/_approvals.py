@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import (
@@ -223,20 +224,12 @@ async def find_decided_operations(
     agent_versions: Sequence[str] | None = None,
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Find operations of some agents that can be resumed, with the decisions about them."""
-    without_event = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
-    query = (
-        select(*head_columns)
-        .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
-        .where(operations.c.operation_id.in_(without_event), operations.c.format <= FORMAT)
-        .order_by(operations.c.operation_id)
-        .limit(BATCH_SIZE)
-    )
-    if agent_versions is not None:
-        query = query.where(operations.c.agent_version.in_(agent_versions))
+    query = _select_with_decisions(BATCH_SIZE, agent_versions is not None)
+    given = {"agents": agent_ids, "versions": agent_versions}
     found: list[tuple[OperationState, list[Approve | Reject]]] = []
     last = ""
     while len(found) < limit:
-        rows = (await connection.execute(query.where(operations.c.operation_id > last))).all()
+        rows = (await connection.execute(query, {**given, "last": last})).all()
         for row in rows:
             if row.operation_id in exclude:
                 continue
@@ -247,6 +240,24 @@ async def find_decided_operations(
             break
         last = rows[-1].operation_id
     return found[:limit]
+
+
+@cache
+def _select_with_decisions(limit: int, by_version: bool) -> Select[*tuple[Any, ...]]:
+    """Return the query for operations of some agents that wait, after the last one, and have a new decision."""
+    without_event = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
+    query = (
+        select(*head_columns)
+        .where(operations.c.status == "waiting_for_human")
+        .where(operations.c.agent_id.in_(bindparam("agents", expanding=True)))
+        .where(operations.c.operation_id.in_(without_event), operations.c.format <= FORMAT)
+        .where(operations.c.operation_id > bindparam("last"))
+        .order_by(operations.c.operation_id)
+        .limit(limit)
+    )
+    if by_version:
+        query = query.where(operations.c.agent_version.in_(bindparam("versions", expanding=True)))
+    return query
 
 
 async def read_ready_decisions(connection: AsyncConnection, operation_id: str) -> list[Approve | Reject]:
@@ -442,7 +453,13 @@ async def _read_pause_decisions(
     connection: AsyncConnection, state: OperationState
 ) -> dict[str, tuple[Approve | Reject, str]]:
     """Read the decisions about the present pause by tool call id, each with who made it."""
-    query = select(decisions.c.tool_call_id, decisions.c.decision, decisions.c.decided_by).where(
-        decisions.c.operation_id == state.operation_id, decisions.c.pause == (state.waiting_since_unix_nano or 0)
+    given = {"its_id": state.operation_id, "its_pause": state.waiting_since_unix_nano or 0}
+    found = await connection.execute(_select_of_pause(), given)
+    return {name: (_decode(kept), by) for name, kept, by in found}
+
+
+@cache
+def _select_of_pause() -> Select[str, bytes, str]:
+    return select(decisions.c.tool_call_id, decisions.c.decision, decisions.c.decided_by).where(
+        decisions.c.operation_id == bindparam("its_id"), decisions.c.pause == bindparam("its_pause")
     )
-    return {name: (_decode(kept), by) for name, kept, by in await connection.execute(query)}

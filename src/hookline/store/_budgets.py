@@ -7,10 +7,26 @@ same, and a call that settles later finds it.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, literal, or_, select, update
+from sqlalchemy import (
+    Executable,
+    Insert,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.budgets import (
@@ -25,7 +41,7 @@ from hookline.budgets import (
     load_zone,
     make_window_id,
 )
-from hookline.store._database import Database, insert_into, read_clock
+from hookline.store._database import Database, read_clock
 from hookline.store._rows import LONGEST_ID, replace_unstorable
 from hookline.store._tables import budget_reservations as reservations
 from hookline.store._tables import budget_windows as windows
@@ -66,47 +82,39 @@ async def _take(connection: AsyncConnection, request: BudgetRequest) -> Reservat
         raise _RefusedError
     now = await read_clock(connection)
     fresh = _new_figures(request, now)
-    reserved = insert_into(connection, reservations).values(
-        id=request.id,
-        window_id=fresh.id,
-        operation_id=replace_unstorable(request.operation_id),
+    dialect = connection.dialect.name
+    reserved = {
+        "id": request.id,
+        "window_id": fresh.id,
+        "operation_id": replace_unstorable(request.operation_id),
         **_columns("", request.amounts),
-        created_at=now,
-        lease_until=now + request.lease_seconds,
-    )
+        "created_at": now,
+        "lease_until": now + request.lease_seconds,
+    }
     # Before the window, whose row all calls of the budget wait for until the commit.
-    added = await connection.execute(reserved.on_conflict_do_nothing())
+    added = await connection.execute(_add_once(dialect), reserved)
     if not added.rowcount:
         return Reservation(granted=True, figures=await _present_figures(connection, request))
-    first = insert_into(connection, windows).values(
-        id=fresh.id,
-        tenant_id=replace_unstorable(request.scope.tenant_id)[:LONGEST_ID],
-        budget_id=replace_unstorable(request.scope.budget_id)[:LONGEST_ID],
-        per=request.scope.per,
-        key=replace_unstorable(request.scope.key),
-        window_kind=request.window,
-        window_start=fresh.start,
-        window_end=fresh.end,
+    first = {
+        "id": fresh.id,
+        "tenant_id": replace_unstorable(request.scope.tenant_id)[:LONGEST_ID],
+        "budget_id": replace_unstorable(request.scope.budget_id)[:LONGEST_ID],
+        "per": request.scope.per,
+        "key": replace_unstorable(request.scope.key),
+        "window_kind": request.window,
+        "window_start": fresh.start,
+        "window_end": fresh.end,
         **_columns("limit_", request.limits),
         **_columns("used_", Amounts()),
         **_columns("reserved_", request.amounts),
         **_columns("overrun_", Amounts()),
         **_columns("allowed_", request.amounts if request.beyond else Amounts()),
-        closed=False,
-        warned=False,
-        updated_at=now,
-    )
-    added_up = {
-        f"{count}_{name}": windows.c[f"{count}_{name}"] + first.excluded[f"{count}_{name}"]
-        for count in ("reserved", "allowed")
-        for name in AMOUNTS
+        "closed": False,
+        "warned": False,
+        "updated_at": now,
     }
-    following = first.on_conflict_do_update(
-        index_elements=[windows.c.id],
-        set_={**_columns("limit_", request.limits), **added_up, "updated_at": now},
-        where=None if request.beyond else _has_left(request),
-    )
-    row = (await connection.execute(following.returning(*windows.c))).one_or_none()
+    limited = None if request.beyond else tuple(name for name in AMOUNTS if getattr(request.limits, name))
+    row = (await connection.execute(_add_up(dialect, limited), first)).one_or_none()
     if row is None:
         raise _RefusedError
     figures = await _figures_of(connection, row, now)
@@ -118,12 +126,34 @@ async def _take(connection: AsyncConnection, request: BudgetRequest) -> Reservat
     return Reservation(granted=True, warns=warns, figures=figures)
 
 
-def _has_left(request: BudgetRequest) -> ColumnElement[bool]:
-    """Return the condition under which a window has the amounts of a request left."""
-    limited = [name for name in AMOUNTS if getattr(request.limits, name)]
-    taken = {name: windows.c[f"used_{name}"] + windows.c[f"reserved_{name}"] for name in limited}
-    enough = (taken[name] + getattr(request.amounts, name) <= getattr(request.limits, name) for name in limited)
-    return and_(windows.c.closed.is_(False), *enough)
+@cache
+def _add_once(dialect: str) -> Insert:
+    """Return the statement that inserts a reservation, unless it is there already."""
+    return _insert(dialect, reservations).on_conflict_do_nothing()
+
+
+@cache
+def _add_up(dialect: str, limited: tuple[str, ...] | None) -> Executable:
+    """Return the statement that inserts a window, or adds what is reserved if there is one that has it left.
+
+    Args:
+        dialect: The kind of database.
+        limited: The amounts that must be left; `None` if the window may be closed or have nothing left.
+    """
+    first = _insert(dialect, windows)
+    new = first.excluded
+    added_up = {name: windows.c[name] + new[name] for count in ("reserved_", "allowed_") for name in _names(count)}
+    has_left = None
+    if limited is not None:
+        taken = {name: windows.c[f"used_{name}"] + windows.c[f"reserved_{name}"] for name in limited}
+        enough = (taken[name] + new[f"reserved_{name}"] <= new[f"limit_{name}"] for name in limited)
+        has_left = and_(windows.c.closed.is_(False), *enough)
+    following = first.on_conflict_do_update(
+        index_elements=[windows.c.id],
+        set_={**{name: new[name] for name in (*_names("limit_"), "updated_at")}, **added_up},
+        where=has_left,
+    )
+    return following.returning(*windows.c)
 
 
 def _new_figures(request: BudgetRequest, now: float) -> BudgetFigures:
@@ -155,26 +185,36 @@ async def settle(database: Database, reservation_id: str, used: Amounts | None) 
 
 
 async def _settle_once(connection: AsyncConnection, reservation_id: str, used: Amounts | None) -> Settlement | None:
-    ending = delete(reservations).where(reservations.c.id == reservation_id).returning(*reservations.c)
-    reservation = (await connection.execute(ending)).one_or_none()
+    ending, changing = _settlement()
+    reservation = (await connection.execute(ending, {"its_id": reservation_id})).one_or_none()
     if reservation is None:
         return None
     reserved = _amounts_of(reservation, "")
     took = reserved if used is None else used
     overrun = took.beyond(reserved)
     now = await read_clock(connection)
-    changes: dict[str, object] = {"updated_at": now}
-    for name in AMOUNTS:
-        changes[f"used_{name}"] = windows.c[f"used_{name}"] + getattr(took, name)
-        changes[f"reserved_{name}"] = windows.c[f"reserved_{name}"] - getattr(reserved, name)
-        changes[f"overrun_{name}"] = windows.c[f"overrun_{name}"] + getattr(overrun, name)
-    if overrun:
-        changes["closed"] = True
-    changing = update(windows).where(windows.c.id == reservation.window_id).values(changes).returning(*windows.c)
-    row = (await connection.execute(changing)).one_or_none()
+    changes = {**_columns("took_", took), **_columns("its_", reserved), **_columns("beyond_", overrun)}
+    given = {**changes, "its_window": reservation.window_id, "closes": bool(overrun), "now": now}
+    row = (await connection.execute(changing, given)).one_or_none()
     if row is None:
         return None
     return Settlement(used=took, overrun=overrun, figures=await _figures_of(connection, row, now))
+
+
+@cache
+def _settlement() -> tuple[Executable, Executable]:
+    """Return the statements that end a reservation, and that count what its call took."""
+    changes: dict[str, object] = {"updated_at": bindparam("now")}
+    for name in AMOUNTS:
+        changes[f"used_{name}"] = windows.c[f"used_{name}"] + bindparam(f"took_{name}")
+        changes[f"reserved_{name}"] = windows.c[f"reserved_{name}"] - bindparam(f"its_{name}")
+        changes[f"overrun_{name}"] = windows.c[f"overrun_{name}"] + bindparam(f"beyond_{name}")
+    changes["closed"] = or_(windows.c.closed, bindparam("closes", type_=windows.c.closed.type))
+    its = windows.c.id == bindparam("its_window")
+    return (
+        delete(reservations).where(reservations.c.id == bindparam("its_id")).returning(*reservations.c),
+        update(windows).where(its).values(changes).returning(*windows.c),
+    )
 
 
 async def read_windows(
@@ -196,8 +236,13 @@ async def read_windows(
 
 async def read_figures(connection: AsyncConnection, *, window_id: str) -> BudgetFigures | None:
     """Read the counts of a window; `None` if there is no such window."""
-    row = (await connection.execute(select(windows).where(windows.c.id == window_id))).one_or_none()
+    row = (await connection.execute(_select_window(), {"its_id": window_id})).one_or_none()
     return None if row is None else await _figures_of(connection, row, await read_clock(connection))
+
+
+@cache
+def _select_window() -> Select[*tuple[Any, ...]]:
+    return select(windows).where(windows.c.id == bindparam("its_id"))
 
 
 async def reset(connection: AsyncConnection, *, window_id: str) -> BudgetFigures | None:
@@ -267,10 +312,16 @@ async def _read_expired(connection: AsyncConnection, window_ids: list[str], now:
     """Sum up the reservations of windows whose lease has ended."""
     if not window_ids:
         return {}
+    ended = await connection.execute(_sum_up_expired(), {"windows": window_ids, "now": now})
+    return {row.window_id: _amounts_of(row, "") for row in ended}
+
+
+@cache
+def _sum_up_expired() -> Select[*tuple[Any, ...]]:
     sums = [func.coalesce(func.sum(reservations.c[name]), literal(0)).label(name) for name in AMOUNTS]
     query = select(reservations.c.window_id, *sums).group_by(reservations.c.window_id)
-    ended = query.where(reservations.c.window_id.in_(window_ids), reservations.c.lease_until <= now)
-    return {row.window_id: _amounts_of(row, "") for row in await connection.execute(ended)}
+    its = reservations.c.window_id.in_(bindparam("windows", expanding=True))
+    return query.where(its, reservations.c.lease_until <= bindparam("now"))
 
 
 def _show(row: Row[Any], expired: Amounts) -> BudgetFigures:
@@ -294,6 +345,14 @@ def _show(row: Row[Any], expired: Amounts) -> BudgetFigures:
 def _amounts_of(row: Row[Any], prefix: str) -> Amounts:
     # PostgreSQL sums BIGINT as NUMERIC.
     return Amounts(**{name: int(row._mapping[prefix + name]) for name in AMOUNTS})
+
+
+def _insert(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+def _names(prefix: str) -> list[str]:
+    return [prefix + name for name in AMOUNTS]
 
 
 def _columns(prefix: str, amounts: Amounts) -> dict[str, int]:

@@ -24,13 +24,12 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
-    literal,
     select,
     true,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from hookline.store._database import express_now, insert_into
 from hookline.store._delivery_claims import UNCLAIMED, ClaimedDelivery, lock_deliveries
@@ -282,7 +281,8 @@ async def settle_deliveries(
         await insert_rows(connection, attempts, made)
     delivered = {outcome.claimed.seq: outcome.status_code for outcome in outcomes if outcome.status == "delivered"}
     if delivered and partitioned:
-        await _move(connection, _build_delivered(delivered, now), day_of(now))
+        given = {"seqs": list(delivered), "codes": list(delivered.values()), "now": now, "its_day": day_of(now)}
+        await _move(connection, _move_delivered(), given)
     elif delivered:
         await connection.exec_driver_sql(_DELIVERED, [(code, now, seq) for seq, code in delivered.items()])
     failed = [_failure_values(outcome, now) for outcome in outcomes if outcome.status != "delivered"]
@@ -290,24 +290,19 @@ async def settle_deliveries(
         await connection.execute(_not_delivered, failed)
     dead = {outcome.claimed.seq for outcome in outcomes if outcome.status == "dead"}
     if dead and partitioned:
-        which = deliveries.c.seq.in_(dead) & (deliveries.c.day == KEPT) & (deliveries.c.status == "dead")
-        await _move(connection, move_rows(deliveries, which, lambda _: {"day": GIVEN_UP}), GIVEN_UP)
+        await _move(connection, _move_dead(), {"seqs": list(dead), "its_day": GIVEN_UP})
     for streams in _split_into_batches(sorted({o.claimed.stream for o in outcomes if o.status != "pending"})):
         await _promote(connection, streams, now)
     await update_endpoints(connection, outcomes, now=now, breaker=breaker)
 
 
-def _build_delivered(codes: Mapping[int, int | None], now: float) -> Insert:
-    """Build the statement for PostgreSQL that `_DELIVERED` is for SQLite; it moves the rows to the present day.
-
-    Args:
-        codes: The status codes of the answers, by the keys of the deliveries.
-        now: The time of the database.
-    """
-    keys = literal(list(codes), ARRAY(BigInteger)), literal(list(codes.values()), ARRAY(Integer))
+@cache
+def _move_delivered() -> ReturningInsert[str]:
+    """Build the statement for PostgreSQL that `_DELIVERED` is for SQLite; it moves the rows to the present day."""
+    keys = bindparam("seqs", type_=ARRAY(BigInteger)), bindparam("codes", type_=ARRAY(Integer))
     answers = func.unnest(*keys).table_valued("its_seq", "code", name="answers").render_derived()
     which = (deliveries.c.seq == answers.c.its_seq) & (deliveries.c.day <= GIVEN_UP)
-    return move_rows(
+    moving = move_rows(
         deliveries,
         which & (deliveries.c.status != "delivered"),
         lambda gone: {
@@ -315,19 +310,33 @@ def _build_delivered(codes: Mapping[int, int | None], now: float) -> Insert:
             "attempts": gone.c.attempts + 1,
             "last_status_code": gone.c.code,
             "last_error": None,
-            "settled_at": now,
-            "day": day_of(now),
+            "settled_at": bindparam("now"),
+            "day": bindparam("its_day"),
             **UNCLAIMED,
         },
         given=[answers.c.code],
     )
+    return moving.returning(deliveries.c.id)
 
 
-async def _move(connection: AsyncConnection, moving: Insert, day: int) -> None:
+@cache
+def _move_dead() -> ReturningInsert[str]:
+    its = deliveries.c.seq.in_(bindparam("seqs", expanding=True)) & (deliveries.c.day == KEPT)
+    moving = move_rows(deliveries, its & (deliveries.c.status == "dead"), lambda _: {"day": bindparam("its_day")})
+    return moving.returning(deliveries.c.id)
+
+
+@cache
+def _move_attempts() -> Insert:
+    day = bindparam("its_day", type_=Integer)
+    theirs = attempts.c.delivery_id.in_(bindparam("ids", expanding=True)) & (attempts.c.day <= GIVEN_UP)
+    return move_rows(attempts, theirs & (attempts.c.day != day), lambda _: {"day": day})
+
+
+async def _move(connection: AsyncConnection, moving: ReturningInsert[str], given: Mapping[str, object]) -> None:
     """Move deliveries to the partition of a day or of those given up, and their attempts with them."""
-    ids = list((await connection.execute(moving.returning(deliveries.c.id))).scalars())
-    theirs = attempts.c.delivery_id.in_(ids) & (attempts.c.day <= GIVEN_UP) & (attempts.c.day != day)
-    await connection.execute(move_rows(attempts, theirs, lambda _: {"day": day}))
+    ids = list((await connection.execute(moving, given)).scalars())
+    await connection.execute(_move_attempts(), {"ids": ids, "its_day": given["its_day"]})
 
 
 async def _fail_operations(connection: AsyncConnection, outcomes: Sequence[DeliveryOutcome]) -> None:

@@ -157,6 +157,12 @@ _rows = (
     .where(deliveries.c.day == KEPT, deliveries.c.seq.in_(bindparam("seqs", expanding=True)))
     .order_by(deliveries.c.stream, deliveries.c.seq)
 )
+_lock = (
+    select(deliveries.c.seq)
+    .where(deliveries.c.seq.in_(bindparam("seqs", expanding=True)), deliveries.c.day <= GIVEN_UP)
+    .order_by(deliveries.c.seq)
+    .with_for_update()
+)
 _hook = lru_cache(1000)(msgspec.json.Decoder(HookData).decode)
 
 
@@ -307,8 +313,7 @@ async def lock_deliveries(connection: AsyncConnection, seqs: Collection[int]) ->
     Delivered ones are left out, since nothing changes them but a replay.
     """
     if connection.dialect.name == "postgresql" and seqs:
-        which = deliveries.c.seq.in_(seqs) & (deliveries.c.day <= GIVEN_UP)
-        await connection.execute(select(deliveries.c.seq).where(which).order_by(deliveries.c.seq).with_for_update())
+        await connection.execute(_lock, {"seqs": list(seqs)})
 
 
 def _claimed_by(worker: str) -> ColumnElement[bool]:

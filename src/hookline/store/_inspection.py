@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import func, select
 
 from hookline.store._database import Database, parse_address
-from hookline.store._lease import find_orphaned_sql
+from hookline.store._lease import find_dead_owners, orphaned_sql
 from hookline.store._migrate import NEWEST, VERSION_TABLE, known_revisions, read_schema_revision
 from hookline.store._tables import operations, workers
 
@@ -128,11 +128,12 @@ async def _inspect(database: Database) -> StoreInspection:
         now = (await connection.execute(select(database.now_sql()))).scalar_one()
         ahead = now - (before + time()) / 2
         alive = select(func.count()).select_from(workers).where(workers.c.alive_until > now)
-        orphans = select(func.count()).select_from(operations).where(await find_orphaned_sql(database, connection))
+        dead = await find_dead_owners(database, connection)
+        orphans = select(func.count()).select_from(operations).where(orphaned_sql(any_dead=bool(dead)))
         return StoreInspection(
             revision=revision,
             schema="current",
             clock_ahead_seconds=ahead,
             processes=(await connection.execute(alive)).scalar_one(),
-            orphans=(await connection.execute(orphans)).scalar_one(),
+            orphans=(await connection.execute(orphans, {"dead": dead})).scalar_one(),
         )

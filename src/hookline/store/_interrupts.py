@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import cache
 
-from sqlalchemy import select, update
+from sqlalchemy import Integer, Select, bindparam, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import OperationFinishedError, OperationNotFoundError, StoreUnavailableError
 from hookline.runtime import FORMAT, interrupt
 from hookline.store._changes import write_audit
-from hookline.store._database import Database
+from hookline.store._database import Database, Dialect
 from hookline.store._lease import is_orphaned_sql
 from hookline.store._reading import LIVE, StoredOperation, read_operation
 from hookline.store._rows import check_text, is_storable
@@ -104,6 +105,13 @@ async def find_unattended_interrupts(
 
     A sub-agent of a running operation is left out, unless it waits: its caller ends it.
     """
+    query = _select_unattended(database.dialect, bool(exclude))
+    given = {"agents": agent_ids, "excluded": exclude, "most": limit}
+    return list((await connection.execute(query, given)).scalars())
+
+
+@cache
+def _select_unattended(dialect: Dialect, excludes: bool) -> Select[str]:
     parent = operations.alias("parent")
     called = select(parent.c.operation_id).where(
         parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running"
@@ -112,14 +120,14 @@ async def find_unattended_interrupts(
     query = (
         select(operations.c.operation_id)
         .where(operations.c.interrupt_asked_at.is_not(None), operations.c.status.in_(LIVE))
-        .where(waits | (is_orphaned_sql(database) & ~called.exists()))
-        .where(operations.c.agent_id.in_(agent_ids), operations.c.format <= FORMAT)
+        .where(waits | (is_orphaned_sql(dialect) & ~called.exists()))
+        .where(operations.c.agent_id.in_(bindparam("agents", expanding=True)), operations.c.format <= FORMAT)
         .order_by(operations.c.operation_id)
-        .limit(limit)
+        .limit(bindparam("most", type_=Integer))
     )
-    if exclude:
-        query = query.where(operations.c.operation_id.not_in(exclude))
-    return list((await connection.execute(query)).scalars())
+    if excludes:
+        query = query.where(operations.c.operation_id.not_in(bindparam("excluded", expanding=True)))
+    return query
 
 
 class InterruptWatch:
@@ -135,12 +143,7 @@ class InterruptWatch:
     """
 
     def __init__(self, database: Database, worker_id: str, wakeups: Wakeups) -> None:
-        self._database, self._wakeups = database, wakeups
-        self._query = select(operations.c.operation_id).where(
-            operations.c.interrupt_asked_at.is_not(None),
-            operations.c.status == "running",
-            operations.c.owner == worker_id,
-        )
+        self._database, self._wakeups, self._worker_id = database, wakeups, worker_id
         self._interrupted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -174,7 +177,19 @@ class InterruptWatch:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        found = {row.operation_id for row in await self._database.read_rows(self._query)}
+        found = set(await self._database.read(self._find))
         self._interrupted &= found
         for operation_id in found:
             self.interrupt(operation_id)
+
+    async def _find(self, connection: AsyncConnection) -> Sequence[str]:
+        return (await connection.execute(_select_interrupted(), {"its_owner": self._worker_id})).scalars().all()
+
+
+@cache
+def _select_interrupted() -> Select[str]:
+    return select(operations.c.operation_id).where(
+        operations.c.interrupt_asked_at.is_not(None),
+        operations.c.status == "running",
+        operations.c.owner == bindparam("its_owner"),
+    )

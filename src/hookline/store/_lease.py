@@ -6,14 +6,30 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
-from sqlalchemy import ColumnElement, Update, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Double,
+    Insert,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store._database import Database, after_commit
+from hookline.store._database import Database, Dialect, after_commit, express_now
 from hookline.store._rows import is_storable
 from hookline.store._tables import operations, workers
 from hookline.wakeups import NET
@@ -21,10 +37,11 @@ from hookline.wakeups import NET
 __all__ = [
     "Lease",
     "build_release",
-    "find_orphaned_sql",
+    "find_dead_owners",
     "generate_worker_id",
     "is_orphaned",
     "is_orphaned_sql",
+    "orphaned_sql",
     "read_next_lease_end",
 ]
 
@@ -83,18 +100,16 @@ class Lease:
         await self.database.write(self._renew)
 
     async def _renew(self, connection: AsyncConnection) -> None:
-        now = self.database.now_sql()
-        mine = workers.c.worker_id == self.worker_id
-        renewed = await connection.execute(update(workers).where(mine).values(alive_until=now + self.seconds))
+        given = {"its_id": self.worker_id, "seconds": self.seconds}
+        renewing, beginning, forgetting = _renewals(self.database.dialect)
+        renewed = await connection.execute(renewing, given)
         await self._release_abandoned(connection)
         if renewed.rowcount:
             return
         if self.seconds < LONGEST_UNSEEN:  # otherwise workers see it in time to look when it ends
             after_commit(connection, self._wake)
-        await connection.execute(
-            insert(workers).values(worker_id=self.worker_id, alive_until=now + self.seconds, started_at=now)
-        )
-        await connection.execute(delete(workers).where(workers.c.alive_until < now - REMEMBERED * self.seconds))
+        await connection.execute(beginning, given)
+        await connection.execute(forgetting, {"seconds": REMEMBERED * self.seconds})
 
     async def _release_abandoned(self, connection: AsyncConnection) -> None:
         for operation_id in sorted(self.abandoned):
@@ -127,35 +142,70 @@ class Lease:
             logger.warning("The lease of worker %s could not be ended; it expires by itself: %s", self.worker_id, error)
 
     async def _give_up(self, connection: AsyncConnection) -> None:
-        await connection.execute(delete(workers).where(workers.c.worker_id == self.worker_id))
-        owned = (operations.c.status == "running") & (operations.c.owner == self.worker_id)
-        if (await connection.execute(select(operations.c.operation_id).where(owned).limit(1))).first():
+        ending, finding = _endings()
+        await connection.execute(ending, {"its_id": self.worker_id})
+        if (await connection.execute(finding, {"its_id": self.worker_id})).first():
             after_commit(connection, self._wake)
 
 
-def is_orphaned_sql(database: Database) -> ColumnElement[bool]:
+@cache
+def _renewals(dialect: Dialect) -> tuple[Update, Insert, Delete]:
+    """Return the statements that renew a lease, begin one, and forget processes that are dead for long."""
+    now, seconds = express_now(dialect), bindparam("seconds", type_=Double)
+    return (
+        update(workers).where(workers.c.worker_id == bindparam("its_id")).values(alive_until=now + seconds),
+        insert(workers).values(worker_id=bindparam("its_id"), alive_until=now + seconds, started_at=now),
+        delete(workers).where(workers.c.alive_until < now - seconds),
+    )
+
+
+@cache
+def _endings() -> tuple[Delete, Select[str]]:
+    """Return the statements that end a lease, and that find an operation which its process still runs."""
+    owned = (operations.c.status == "running") & (operations.c.owner == bindparam("its_id"))
+    return (
+        delete(workers).where(workers.c.worker_id == bindparam("its_id")),
+        select(operations.c.operation_id).where(owned).limit(1),
+    )
+
+
+def is_orphaned_sql(dialect: Dialect) -> ColumnElement[bool]:
     """Return the SQL condition for operations with status "running" whose process is dead."""
-    alive = exists().where(workers.c.worker_id == operations.c.owner, workers.c.alive_until > database.now_sql())
+    alive = exists().where(workers.c.worker_id == operations.c.owner, workers.c.alive_until > express_now(dialect))
     return and_(operations.c.status == "running", or_(operations.c.owner.is_(None), ~alive))
 
 
-async def find_orphaned_sql(database: Database, connection: AsyncConnection) -> ColumnElement[bool]:
-    """Return a condition like `is_orphaned_sql`, for a search among all operations.
+async def find_dead_owners(database: Database, connection: AsyncConnection) -> list[str]:
+    """Find the dead processes that own operations with status "running".
 
-    It names the dead processes. They are found by going from one owner to the next in the index, so that the cost
-    follows the number of processes, not that of the operations.
+    They are found by going from one owner to the next in the index, so that the cost follows the number of processes,
+    not that of the operations.
     """
+    return list((await connection.execute(_select_dead_owners(database.dialect))).scalars())
+
+
+@cache
+def _select_dead_owners(dialect: Dialect) -> Select[str]:
     its, running = operations.alias(), operations.c.status == "running"
     owners = select(func.min(operations.c.owner).label("owner")).where(running).cte("owners", recursive=True)
     following = select(func.min(its.c.owner)).where(its.c.status == "running", its.c.owner > owners.c.owner)
     owners = owners.union_all(select(following.scalar_subquery()).where(owners.c.owner.is_not(None)))
-    alive = exists().where(workers.c.worker_id == owners.c.owner, workers.c.alive_until > database.now_sql())
-    query = select(owners.c.owner).where(owners.c.owner.is_not(None), ~alive)
-    dead = list((await connection.execute(query)).scalars())
+    alive = exists().where(workers.c.worker_id == owners.c.owner, workers.c.alive_until > express_now(dialect))
+    return select(owners.c.owner).where(owners.c.owner.is_not(None), ~alive)
+
+
+def orphaned_sql(*, any_dead: bool) -> ColumnElement[bool]:
+    """Return a condition like `is_orphaned_sql`, for a search among all operations.
+
+    Args:
+        any_dead: Whether there are `find_dead_owners`, which are the parameter `dead` then.
+    """
+    its = operations.alias()
     # For an `or` of the two, either database would read all running operations.
     unowned = select(its.c.operation_id).where(its.c.status == "running", its.c.owner.is_(None))
-    owned = select(its.c.operation_id).where(its.c.status == "running", its.c.owner.in_(dead))
-    return operations.c.operation_id.in_(unowned.union_all(owned) if dead else unowned)
+    by_dead = its.c.owner.in_(bindparam("dead", expanding=True))
+    owned = select(its.c.operation_id).where(its.c.status == "running", by_dead)
+    return operations.c.operation_id.in_(unowned.union_all(owned) if any_dead else unowned)
 
 
 async def is_orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:
@@ -163,7 +213,7 @@ async def is_orphaned(database: Database, connection: AsyncConnection, operation
     if not is_storable(operation_id):
         return False
     query = select(operations.c.operation_id).where(
-        operations.c.operation_id == operation_id, is_orphaned_sql(database)
+        operations.c.operation_id == operation_id, is_orphaned_sql(database.dialect)
     )
     return (await connection.execute(query)).first() is not None
 
@@ -173,7 +223,12 @@ async def read_next_lease_end(database: Database, connection: AsyncConnection, w
 
     A living process renews its lease before, so that this is no shorter than two thirds of a lease.
     """
-    now = database.now_sql()
-    others = (workers.c.worker_id != worker_id) & (workers.c.alive_until > now)
-    seconds = (await connection.execute(select(func.min(workers.c.alive_until) - now).where(others))).scalar()
+    seconds = (await connection.execute(_select_next_end(database.dialect), {"its_id": worker_id})).scalar()
     return None if seconds is None else float(seconds)
+
+
+@cache
+def _select_next_end(dialect: Dialect) -> Select[float]:
+    now = express_now(dialect)
+    others = (workers.c.worker_id != bindparam("its_id")) & (workers.c.alive_until > now)
+    return select(func.min(workers.c.alive_until) - now).where(others)

@@ -3,17 +3,18 @@
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import msgspec
-from sqlalchemy import Row, Select, exists, select
+from sqlalchemy import Integer, Row, Select, bindparam, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
 from hookline.events import HookType
 from hookline.runtime import FORMAT, JournalEntry, ModelCallRecord, OperationState
 from hookline.store._database import Database
-from hookline.store._lease import find_orphaned_sql
+from hookline.store._lease import find_dead_owners, orphaned_sql
 from hookline.store._partitions import KEPT
 from hookline.store._rows import is_storable, parse_tags
 from hookline.store._state_rows import complete_state, head_columns, read_state
@@ -135,33 +136,43 @@ async def find_orphans(
     agent_versions: Sequence[str] | None = None,
 ) -> list[str]:
     """Find operations whose process is dead, without sub-agents of an operation that is running."""
-    orphaned = await find_orphaned_sql(database, connection)
+    dead = await find_dead_owners(database, connection)
+    query = _select_orphans(bool(dead), bool(exclude), agent_ids is not None, agent_versions is not None)
+    given = {"dead": dead, "excluded": exclude, "agents": agent_ids, "versions": agent_versions, "most": limit}
+    return list((await connection.execute(query, given)).scalars())
+
+
+@cache
+def _select_orphans(any_dead: bool, excludes: bool, by_agent: bool, by_version: bool) -> Select[str]:
     parent = operations.alias("parent")
     called = exists().where(parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running")
     query = (
         select(operations.c.operation_id)
-        .where(orphaned, ~called, operations.c.format <= FORMAT)
+        .where(orphaned_sql(any_dead=any_dead), ~called, operations.c.format <= FORMAT)
         # The sum keeps PostgreSQL from walking the index of the times through all operations to find a few.
         .order_by(operations.c.updated_at + 0.0, operations.c.operation_id)
-        .limit(limit)
+        .limit(bindparam("most", type_=Integer))
     )
-    if exclude:
-        query = query.where(operations.c.operation_id.not_in(exclude))
-    if agent_ids is not None:
-        query = query.where(operations.c.agent_id.in_(agent_ids))
-    if agent_versions is not None:
-        query = query.where(operations.c.agent_version.in_(agent_versions))
-    return list((await connection.execute(query)).scalars())
+    if excludes:
+        query = query.where(operations.c.operation_id.not_in(bindparam("excluded", expanding=True)))
+    if by_agent:
+        query = query.where(operations.c.agent_id.in_(bindparam("agents", expanding=True)))
+    if by_version:
+        query = query.where(operations.c.agent_version.in_(bindparam("versions", expanding=True)))
+    return query
 
 
 async def read_operation(connection: AsyncConnection, operation_id: str) -> StoredOperation | None:
     """Read the summary of an operation; `None` if there is no such operation."""
     if not is_storable(operation_id):
         return None
-    row = (
-        await connection.execute(select(*summary_columns).where(operations.c.operation_id == operation_id))
-    ).one_or_none()
+    row = (await connection.execute(_select_summary(), {"its_id": operation_id})).one_or_none()
     return None if row is None else operation_from_row(row)
+
+
+@cache
+def _select_summary() -> Select[*tuple[Any, ...]]:
+    return select(*summary_columns).where(operations.c.operation_id == bindparam("its_id"))
 
 
 async def read_events(connection: AsyncConnection, operation_id: str, *, after: int, limit: int) -> list[JournalEntry]:
@@ -209,9 +220,13 @@ async def find_event_day(connection: AsyncConnection, operation_id: str) -> int:
     """Return the day that the events of an operation have."""
     if connection.dialect.name == "sqlite":
         return KEPT
-    query = select(operations.c.day).where(operations.c.operation_id == operation_id)
-    day = (await connection.execute(query)).scalar()
+    day = (await connection.execute(_select_day(), {"its_id": operation_id})).scalar()
     return KEPT if day is None else day
+
+
+@cache
+def _select_day() -> Select[int]:
+    return select(operations.c.day).where(operations.c.operation_id == bindparam("its_id"))
 
 
 def operation_from_row(row: Row[*tuple[object, ...]]) -> StoredOperation:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import msgspec
 from sqlalchemy import Row as StoredRow
-from sqlalchemy import or_, select
+from sqlalchemy import Select, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.calls import Message
@@ -311,15 +312,29 @@ async def read_rows(
     """Read rows of an operation by their numbers, each as its kind and its body."""
     if not ranges:
         return {}
-    its = state_rows.c.operation_id == operation_id
+    named = ranges if len(ranges) <= MOST_RANGES else ()
+    given: dict[str, object] = {"its_id": operation_id}
+    for nth, (first, last) in enumerate(named):
+        given |= {f"first_{nth}": first, f"last_{nth}": last}
+    return {row.number: (row.kind, row.body) for row in await connection.execute(_select_rows(len(named)), given)}
+
+
+@cache
+def _select_rows(ranges: int) -> Select[int, str, bytes]:
+    """Return the query for rows of an operation: those in so many ranges, or all for 0."""
+    its = state_rows.c.operation_id == bindparam("its_id")
     query = select(state_rows.c.number, state_rows.c.kind, state_rows.c.body).where(its)
-    if len(ranges) <= MOST_RANGES:
-        query = query.where(or_(*(state_rows.c.number.between(first, last) for first, last in ranges)))
-    return {row.number: (row.kind, row.body) for row in await connection.execute(query)}
+    number = state_rows.c.number
+    named = [number.between(bindparam(f"first_{nth}"), bindparam(f"last_{nth}")) for nth in range(ranges)]
+    return query.where(or_(*named)) if named else query
 
 
 async def read_state(connection: AsyncConnection, operation_id: str) -> OperationState | None:
     """Read the state of an operation; `None` if there is no such operation."""
-    query = select(*head_columns).where(operations.c.operation_id == operation_id)
-    row = (await connection.execute(query)).one_or_none()
+    row = (await connection.execute(_select_head(), {"its_id": operation_id})).one_or_none()
     return None if row is None else await complete_state(connection, row)
+
+
+@cache
+def _select_head() -> Select[*tuple[Any, ...]]:
+    return select(*head_columns).where(operations.c.operation_id == bindparam("its_id"))
