@@ -57,6 +57,7 @@ Rows: TypeAlias = Sequence[dict[str, Any]]
 
 BATCH_SIZE = 1000
 """Streams that one statement names at most, since databases limit the number of parameters."""
+_settled = deliveries.alias()
 
 # Not `IN`: SQLAlchemy cannot expand it in a statement that is executed with many sets of parameters.
 _unsettled = (deliveries.c.status == "pending") | (deliveries.c.status == "waiting")
@@ -144,9 +145,8 @@ async def _delete_repeated(connection: AsyncConnection, ids: Sequence[str]) -> N
 
     This is right however late the other one was settled: an insert waits for whoever is settling a delivery of its id.
     """
-    settled = deliveries.alias()
     for some in _split_into_batches(ids):
-        repeated = select(settled.c.id).where(settled.c.id.in_(some), settled.c.day != KEPT)
+        repeated = select(_settled.c.id).where(_settled.c.id.in_(some), _settled.c.day != KEPT)
         found = list((await connection.execute(repeated)).scalars())
         if found:
             await connection.execute(delete(deliveries).where(deliveries.c.day == KEPT, deliveries.c.id.in_(found)))

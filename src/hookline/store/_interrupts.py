@@ -15,7 +15,7 @@ from hookline.runtime import FORMAT, interrupt
 from hookline.store._changes import write_audit
 from hookline.store._database import Database
 from hookline.store._lease import is_orphaned_sql
-from hookline.store._reading import LIVE, StoredOperation, read_operation
+from hookline.store._reading import LIVE, StoredOperation, parents, read_operation
 from hookline.store._rows import check_text, is_storable
 from hookline.store._tables import operations
 from hookline.store._topics import INTERRUPTS
@@ -104,9 +104,8 @@ async def find_unattended_interrupts(
 
     A sub-agent of a running operation is left out, unless it waits: its caller ends it.
     """
-    parent = operations.alias("parent")
-    called = select(parent.c.operation_id).where(
-        parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running"
+    called = select(parents.c.operation_id).where(
+        parents.c.operation_id == operations.c.parent_operation_id, parents.c.status == "running"
     )
     waits = operations.c.status == "waiting_for_human"
     query = (

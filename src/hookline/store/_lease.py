@@ -34,6 +34,8 @@ LONGEST_UNSEEN = NET[1]
 """Seconds after which each worker has looked at the leases, although nobody has woken it."""
 REMEMBERED = 100
 """Lease periods for which the row of a dead process is kept, so that people can see it."""
+_searched = operations.alias()
+"""To make an alias of a table anew takes longer than a search."""
 
 
 def generate_worker_id() -> str:
@@ -145,7 +147,7 @@ async def find_orphaned_sql(database: Database, connection: AsyncConnection) -> 
     It names the dead processes. They are found by going from one owner to the next in the index, so that the cost
     follows the number of processes, not that of the operations.
     """
-    its, running = operations.alias(), operations.c.status == "running"
+    its, running = _searched, operations.c.status == "running"
     owners = select(func.min(operations.c.owner).label("owner")).where(running).cte("owners", recursive=True)
     following = select(func.min(its.c.owner)).where(its.c.status == "running", its.c.owner > owners.c.owner)
     owners = owners.union_all(select(following.scalar_subquery()).where(owners.c.owner.is_not(None)))

@@ -28,6 +28,8 @@ Ts = TypeVarTuple("Ts")
 LONGEST_PAGE = 1000
 LIVE = ("running", "waiting_for_human")
 """Statuses of operations that have not ended."""
+parents = operations.alias("parent")
+"""The operations that called others as their sub-agents."""
 
 
 class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -136,8 +138,7 @@ async def find_orphans(
 ) -> list[str]:
     """Find operations whose process is dead, without sub-agents of an operation that is running."""
     orphaned = await find_orphaned_sql(database, connection)
-    parent = operations.alias("parent")
-    called = exists().where(parent.c.operation_id == operations.c.parent_operation_id, parent.c.status == "running")
+    called = exists().where(parents.c.operation_id == operations.c.parent_operation_id, parents.c.status == "running")
     query = (
         select(operations.c.operation_id)
         .where(orphaned, ~called, operations.c.format <= FORMAT)
