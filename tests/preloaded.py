@@ -7,21 +7,17 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import distributions
 
-__all__ = ["import_engines", "import_hookline", "import_libraries", "import_models", "import_pytest"]
-
-
-def import_engines() -> None:
-    """Import what processes of the contract of engines need."""
-    _import("asyncpg", "dbos", "hookline.evals", "hookline.relay", "nats")
+__all__ = ["import_hookline", "import_libraries", "import_models", "import_pytest"]
 
 
 def import_hookline() -> None:
-    """Import what programs and `hookline` commands need."""
+    """Import what programs, `hookline` commands and processes of the contract of engines need."""
     _import("aiosqlite", "asyncpg", "opentelemetry.sdk.trace")
     _import("hookline.builtin", "hookline.delivery", "hookline.otel", "hookline.registry", "hookline.store")
     _import("jinja2", "opentelemetry.exporter.otlp.proto.http.trace_exporter", "rich", "uvicorn", "yaml")
     _import("hookline.cli.chat", "hookline.cli.eval", "hookline.cli.operate", "hookline.cli.trace._span_tree")
     _import("hookline.adapters.mcp", "hookline.evals.suites", "hookline.hosts", "hookline.server")
+    _import("dbos", "hookline.relay", "nats")
 
 
 def import_libraries() -> None:

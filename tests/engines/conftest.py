@@ -11,6 +11,6 @@ from tests.nats_servers import *  # noqa: F403
 
 @pytest.fixture
 def forked_processes() -> Iterator[None]:
-    """Processes of the contract are forks of one that has imported the engines."""
-    with fork_python("engines"):
+    """Processes of the contract are forks of one that has imported what they need."""
+    with fork_python("hookline"):
         yield
