@@ -15,7 +15,7 @@ from hookline.runtime import FORMAT, interrupt
 from hookline.store._changes import write_audit
 from hookline.store._database import Database
 from hookline.store._lease import is_orphaned_sql
-from hookline.store._reading import LIVE, StoredOperation, parents, read_operation
+from hookline.store._reading import LIVE, StoredOperation, is_called, read_operation
 from hookline.store._rows import check_text, is_storable
 from hookline.store._tables import operations
 from hookline.store._topics import INTERRUPTS
@@ -104,14 +104,11 @@ async def find_unattended_interrupts(
 
     A sub-agent of a running operation is left out, unless it waits: its caller ends it.
     """
-    called = select(parents.c.operation_id).where(
-        parents.c.operation_id == operations.c.parent_operation_id, parents.c.status == "running"
-    )
     waits = operations.c.status == "waiting_for_human"
     query = (
         select(operations.c.operation_id)
         .where(operations.c.interrupt_asked_at.is_not(None), operations.c.status.in_(LIVE))
-        .where(waits | (is_orphaned_sql(database) & ~called.exists()))
+        .where(waits | (is_orphaned_sql(database) & ~is_called))
         .where(operations.c.agent_id.in_(agent_ids), operations.c.format <= FORMAT)
         .order_by(operations.c.operation_id)
         .limit(limit)

@@ -6,14 +6,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
-from sqlalchemy import ColumnElement, Update, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, Update, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import StoreUnavailableError
-from hookline.store._database import Database, after_commit
+from hookline.store._database import Database, after_commit, express_now
 from hookline.store._rows import is_storable
 from hookline.store._tables import operations, workers
 from hookline.wakeups import NET
@@ -34,8 +34,8 @@ LONGEST_UNSEEN = NET[1]
 """Seconds after which each worker has looked at the leases, although nobody has woken it."""
 REMEMBERED = 100
 """Lease periods for which the row of a dead process is kept, so that people can see it."""
-_searched = operations.alias()
-"""To make an alias of a table anew takes longer than a search."""
+_its = operations.alias()
+_unowned = select(_its.c.operation_id).where(_its.c.status == "running", _its.c.owner.is_(None))
 
 
 def generate_worker_id() -> str:
@@ -147,17 +147,21 @@ async def find_orphaned_sql(database: Database, connection: AsyncConnection) -> 
     It names the dead processes. They are found by going from one owner to the next in the index, so that the cost
     follows the number of processes, not that of the operations.
     """
-    its, running = _searched, operations.c.status == "running"
-    owners = select(func.min(operations.c.owner).label("owner")).where(running).cte("owners", recursive=True)
-    following = select(func.min(its.c.owner)).where(its.c.status == "running", its.c.owner > owners.c.owner)
-    owners = owners.union_all(select(following.scalar_subquery()).where(owners.c.owner.is_not(None)))
-    alive = exists().where(workers.c.worker_id == owners.c.owner, workers.c.alive_until > database.now_sql())
-    query = select(owners.c.owner).where(owners.c.owner.is_not(None), ~alive)
-    dead = list((await connection.execute(query)).scalars())
+    dead = list((await connection.execute(_select_dead_owners(database.dialect))).scalars())
     # For an `or` of the two, either database would read all running operations.
-    unowned = select(its.c.operation_id).where(its.c.status == "running", its.c.owner.is_(None))
-    owned = select(its.c.operation_id).where(its.c.status == "running", its.c.owner.in_(dead))
-    return operations.c.operation_id.in_(unowned.union_all(owned) if dead else unowned)
+    owned = select(_its.c.operation_id).where(_its.c.status == "running", _its.c.owner.in_(dead))
+    return operations.c.operation_id.in_(_unowned.union_all(owned) if dead else _unowned)
+
+
+@cache
+def _select_dead_owners(dialect: str) -> Select[str]:
+    """Build the statement for `find_orphaned_sql` once: SQLAlchemy takes longer to build it than SQLite to run it."""
+    running = operations.c.status == "running"
+    owners = select(func.min(operations.c.owner).label("owner")).where(running).cte("owners", recursive=True)
+    following = select(func.min(_its.c.owner)).where(_its.c.status == "running", _its.c.owner > owners.c.owner)
+    owners = owners.union_all(select(following.scalar_subquery()).where(owners.c.owner.is_not(None)))
+    alive = exists().where(workers.c.worker_id == owners.c.owner, workers.c.alive_until > express_now(dialect))
+    return select(owners.c.owner).where(owners.c.owner.is_not(None), ~alive)
 
 
 async def is_orphaned(database: Database, connection: AsyncConnection, operation_id: str) -> bool:

@@ -28,8 +28,9 @@ Ts = TypeVarTuple("Ts")
 LONGEST_PAGE = 1000
 LIVE = ("running", "waiting_for_human")
 """Statuses of operations that have not ended."""
-parents = operations.alias("parent")
-"""The operations that called others as their sub-agents."""
+_parents = operations.alias("parent")
+is_called = exists().where(_parents.c.operation_id == operations.c.parent_operation_id, _parents.c.status == "running")
+"""The condition for sub-agents of an operation that is running, built once: that takes longer than to look."""
 
 
 class StoredOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -138,10 +139,9 @@ async def find_orphans(
 ) -> list[str]:
     """Find operations whose process is dead, without sub-agents of an operation that is running."""
     orphaned = await find_orphaned_sql(database, connection)
-    called = exists().where(parents.c.operation_id == operations.c.parent_operation_id, parents.c.status == "running")
     query = (
         select(operations.c.operation_id)
-        .where(orphaned, ~called, operations.c.format <= FORMAT)
+        .where(orphaned, ~is_called, operations.c.format <= FORMAT)
         # The sum keeps PostgreSQL from walking the index of the times through all operations to find a few.
         .order_by(operations.c.updated_at + 0.0, operations.c.operation_id)
         .limit(limit)
