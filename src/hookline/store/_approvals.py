@@ -214,6 +214,16 @@ def _explain_not_pending(
     return "is not pending"
 
 
+_waiting = (
+    select(*head_columns)
+    .where(operations.c.status == "waiting_for_human", operations.c.format <= FORMAT)
+    .where(operations.c.operation_id.in_(select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))))
+    .order_by(operations.c.operation_id)
+    .limit(BATCH_SIZE)
+)
+"""Operations with new decisions; the statement is built once, as that takes longer than to run it."""
+
+
 async def find_decided_operations(
     connection: AsyncConnection,
     *,
@@ -223,14 +233,7 @@ async def find_decided_operations(
     agent_versions: Sequence[str] | None = None,
 ) -> list[tuple[OperationState, list[Approve | Reject]]]:
     """Find operations of some agents that can be resumed, with the decisions about them."""
-    without_event = select(decisions.c.operation_id).where(decisions.c.event_number.is_(None))
-    query = (
-        select(*head_columns)
-        .where(operations.c.status == "waiting_for_human", operations.c.agent_id.in_(agent_ids))
-        .where(operations.c.operation_id.in_(without_event), operations.c.format <= FORMAT)
-        .order_by(operations.c.operation_id)
-        .limit(BATCH_SIZE)
-    )
+    query = _waiting.where(operations.c.agent_id.in_(agent_ids))
     if agent_versions is not None:
         query = query.where(operations.c.agent_version.in_(agent_versions))
     found: list[tuple[OperationState, list[Approve | Reject]]] = []

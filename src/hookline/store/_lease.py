@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from functools import cache, partial
 
-from sqlalchemy import ColumnElement, Select, Update, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, Update, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -179,7 +179,13 @@ async def read_next_lease_end(database: Database, connection: AsyncConnection, w
 
     A living process renews its lease before, so that this is no shorter than two thirds of a lease.
     """
-    now = database.now_sql()
-    others = (workers.c.worker_id != worker_id) & (workers.c.alive_until > now)
-    seconds = (await connection.execute(select(func.min(workers.c.alive_until) - now).where(others))).scalar()
+    found = await connection.execute(_select_next_lease_end(database.dialect), {"own": worker_id})
+    seconds = found.scalar()
     return None if seconds is None else float(seconds)
+
+
+@cache
+def _select_next_lease_end(dialect: str) -> Select[float]:
+    now = express_now(dialect)
+    others = (workers.c.worker_id != bindparam("own")) & (workers.c.alive_until > now)
+    return select(func.min(workers.c.alive_until) - now).where(others)
