@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import pytest
 from hookline import ToolCall, ToolResult
 from hookline.bus import NatsBus, remote
 from hookline.interceptors import Chain
-from tests.commands import Command
+from tests.commands import Command, run_command
 from tests.nats_servers import NatsServer
 
 pytestmark = pytest.mark.anyio
@@ -115,17 +114,8 @@ async def test_a_process_that_nobody_has_forked_says_what_it_does_and_ends(
 
 async def test_a_server_that_cannot_be_reached_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "policy.py").write_text(HOOKS)
-    command = [
-        sys.executable,
-        "-c",
-        "from hookline.cli import main; main()",
-        "hooks",
-        "serve",
-        "policy.py:hooks",
-        "--bus",
-        "nats://127.0.0.1:1",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    command = ["hooks", "serve", "policy.py:hooks", "--bus", "nats://127.0.0.1:1"]
+    done = await asyncio.to_thread(run_command, *command, cwd=tmp_path)
 
     assert done.returncode == 1
     assert "The bus at nats://127.0.0.1:1 cannot be reached" in done.stderr

@@ -22,7 +22,8 @@ from hookline.store import SqlStore, Worker
 
 pytestmark = pytest.mark.anyio
 
-QUEUES: dict[str, Any] = {"hookline": {"polling_interval_sec": 0.05}, "slow": {"polling_interval_sec": 0.05}}
+FAST: Any = {"polling_interval_sec": 0.1}
+QUEUES: dict[str, Any] = {"hookline": FAST, "slow": FAST}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,14 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
 @pytest.fixture
 def engine(store: SqlStore, dbos: DBOS) -> DbosEngine:
     return DbosEngine(store, dbos, queues=QUEUES)
+
+
+@pytest.fixture
+def own_queue(dbos: DBOS, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a queue of this test alone, into which DBOS does not look any more afterwards."""
+    name: str = request.function.__name__
+    yield name
+    DBOS.delete_queue(name)
 
 
 def answer_after(name: str, toolset: str | None = None) -> Any:
@@ -166,9 +175,9 @@ async def test_a_sub_agent_runs_in_the_segment_of_its_caller(store: SqlStore, en
     assert (result.reason, ran) == ("done", [None])
 
 
-async def test_a_limit_of_a_queue_holds(store: SqlStore, dbos: DBOS) -> None:
-    one: Any = {"global_concurrency": 1, "worker_concurrency": 1, "polling_interval_sec": 0.05}
-    engine = DbosEngine(store, dbos, queues={"one": one})
+async def test_a_limit_of_a_queue_holds(store: SqlStore, dbos: DBOS, own_queue: str) -> None:
+    one: Any = {"global_concurrency": 1, "worker_concurrency": 1, **FAST}
+    engine = DbosEngine(store, dbos, queues={own_queue: one})
     running, most = 0, 0
 
     @tool(in_thread=False)
@@ -183,7 +192,7 @@ async def test_a_limit_of_a_queue_holds(store: SqlStore, dbos: DBOS) -> None:
     busy = Agent(id="worker", model=answer_after("work"), tools=[work])
 
     async def begin() -> None:
-        assert (await exec_agent(busy, "Go", store=store, engine=engine, queue="one")).reason == "done"
+        assert (await exec_agent(busy, "Go", store=store, engine=engine, queue=own_queue)).reason == "done"
 
     async with Worker(store, [busy], engine=engine), anyio.create_task_group() as group:
         for _ in range(4):
@@ -192,19 +201,18 @@ async def test_a_limit_of_a_queue_holds(store: SqlStore, dbos: DBOS) -> None:
 
 
 async def test_a_rate_limit_of_a_queue_holds_and_loses_nothing(
-    store: SqlStore, dbos: DBOS, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, dbos: DBOS, own_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An operation that waits for its turn must not be taken for one that nobody runs.
     for name in ("LOOK_SECONDS", "CLAIM_SECONDS", "STRANDED_SECONDS"):
         monkeypatch.setattr(_dbos, name, 0.05)
-    fast: Any = {"polling_interval_sec": 0.05}
-    rated: Any = {**fast, "limiter": {"limit": 1, "period": 3600}}
+    rated: Any = {**FAST, "limiter": {"limit": 1, "period": 3600}}
     operations = ["rated1", "rated2"]
-    engine = DbosEngine(store, dbos, queues={"rated": rated, "hookline": fast})
+    engine = DbosEngine(store, dbos, queues={own_queue: rated, "hookline": FAST})
     async with Worker(store, [agent()], engine=engine):
         for operation_id in operations:
             await store_new(store, operation_id)
-            await engine.begin(operation_id, agent_id="worker", queue="rated")
+            await engine.begin(operation_id, agent_id="worker", queue=own_queue)
         with anyio.fail_after(60):
             while not [each for each in operations if await is_done(store, each)]:
                 await anyio.sleep(0.05)
@@ -213,7 +221,7 @@ async def test_a_rate_limit_of_a_queue_holds_and_loses_nothing(
         [waiting] = [each for each in operations if not await is_done(store, each)]
         assert [each.status for each in await workflows_of(waiting)] == ["ENQUEUED"]
 
-    async with Worker(store, [agent()], engine=DbosEngine(store, dbos, queues={"rated": fast, "hookline": fast})):
+    async with Worker(store, [agent()], engine=DbosEngine(store, dbos, queues={own_queue: FAST, "hookline": FAST})):
         await wait_until_done(store, waiting)
         await wait_for_statuses(waiting, ["SUCCESS"])
 

@@ -167,7 +167,7 @@ BROKEN: dict[str, str] = {
     "forks and hangs": "sleep 60 & sleep 60",
     "ignores signals": "trap '' TERM INT HUP; sleep 60",
     "floods": "yes 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
-    "floods stderr": "while :; do head -c 1000000 /dev/zero >&2; sleep 0.05; done",
+    "floods stderr": "yes 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' >&2",
     "text": "echo everything is fine",
     "text before JSON": 'echo checking; echo \'{"decision": "approve"}\'',
     "text after JSON": 'echo \'{"decision": "approve"}\'; echo checked',

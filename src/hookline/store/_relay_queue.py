@@ -49,6 +49,7 @@ SPARE_SECONDS = 600.0
 """How much older than its commit an event may be: by so much more is told again of what the bus has lost."""
 REPLAYED = 100
 """Events of an operation that a replay puts into one message at most."""
+_queued = relay_queue.alias()
 
 
 class QueuedCommit(NamedTuple):
@@ -183,16 +184,15 @@ async def read_queue(connection: AsyncConnection, limit: int) -> list[QueuedComm
     rows = (await connection.execute(select(relay_queue).order_by(relay_queue.c.seq).limit(limit))).all()
     if not rows:
         return []
-    queued = relay_queue.alias()
     its = and_(
-        events.c.operation_id == queued.c.operation_id,
-        events.c.number.between(queued.c.first, queued.c.number),
+        events.c.operation_id == _queued.c.operation_id,
+        events.c.number.between(_queued.c.first, _queued.c.number),
         # Retention may have moved the events of the operation to day 0.
-        or_(events.c.day == queued.c.day, events.c.day == 0),
+        or_(events.c.day == _queued.c.day, events.c.day == 0),
     )
-    wanted = select(queued.c.seq, events.c.wire).join(events, its).where(queued.c.seq.in_([row.seq for row in rows]))
+    wanted = select(_queued.c.seq, events.c.wire).join(events, its).where(_queued.c.seq.in_([row.seq for row in rows]))
     wires: dict[int, list[bytes]] = {}
-    for seq, wire in await connection.execute(wanted.order_by(queued.c.seq, events.c.number)):
+    for seq, wire in await connection.execute(wanted.order_by(_queued.c.seq, events.c.number)):
         wires.setdefault(seq, []).append(wire)
     return [
         QueuedCommit(
