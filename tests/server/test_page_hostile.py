@@ -9,17 +9,16 @@ time, to each database.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import cache
+from email.message import Message
+from http.client import HTTPConnection
 from itertools import chain, product
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
 
 import httpx
 import pytest
-from httptools import HttpResponseParser
 
 from tests.databases import DIALECTS, new_postgresql
 from tests.server.browsing import support
@@ -116,42 +115,20 @@ class Answer(NamedTuple):
     """What a server has answered."""
 
     status_code: int
-    headers: httpx.Headers
+    headers: Message
     text: str
 
 
-class Incoming:
-    """An answer that arrives; a parser of `httptools` calls its methods.
-
-    Attributes:
-        headers: Those that have arrived.
-        parts: Of its body, as far as it has arrived.
-        is_begun: Whether its headers have arrived.
-        is_whole: Whether it has arrived.
-    """
-
-    def __init__(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.parts: list[bytes] = []
-        self.is_begun = self.is_whole = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self.is_begun = True
-
-    def on_body(self, part: bytes) -> None:
-        self.parts.append(part)
-
-    def on_message_complete(self) -> None:
-        self.is_whole = True
+def read_answer(given: httpx.Response) -> Answer:
+    """Return what `httpx` was answered."""
+    headers = Message()
+    for name, value in given.headers.multi_items():
+        headers[name] = value
+    return Answer(given.status_code, headers, given.text)
 
 
 class Sender:
-    """Somebody who has signed in and sends thousands of requests.
-
-    `httpx` takes as long for one as a small view does, and `http.client` a quarter of that.
+    """Somebody who has signed in and sends thousands of requests: `httpx` takes as long for one as a small view does.
 
     Args:
         site: The server.
@@ -160,64 +137,42 @@ class Sender:
 
     def __init__(self, site: Site, person: httpx.Client) -> None:
         parts = urlsplit(site.address)
-        self._address = str(parts.hostname), int(parts.port or 0)
-        self._socket: socket.socket | None = None
+        self._connection = HTTPConnection(str(parts.hostname), parts.port, timeout=SECONDS)
         self._person = person
 
     def get(self, place: str, *, endless: bool = False) -> Answer:
         """Ask for a view; of one that never ends, its status alone is read."""
-        return self._send("GET", place, b"", endless=endless)
+        return self._send("GET", place, None, endless=endless)
 
     def post(self, place: str, form: dict[str, Any]) -> Answer:
         """Send a form."""
         return self._send("POST", place, encode_form(form), endless=False)
 
-    def _send(self, method: str, place: str, body: bytes, *, endless: bool) -> Answer:
+    def _send(self, method: str, place: str, body: bytes | None, *, endless: bool) -> Answer:
         cookies = "; ".join(f"{name}={value}" for name, value in self._person.cookies.items())
-        sent = {"host": "{}:{}".format(*self._address), "cookie": cookies}
-        if method == "POST":
-            sent |= FORM | {"content-length": str(len(body))}
-        head = "\r\n".join([f"{method} /page{place} HTTP/1.1", *(f"{name}: {sent[name]}" for name in sent)])
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=SECONDS)
-        self._socket.sendall(f"{head}\r\n\r\n".encode("ascii") + body)
-        incoming = Incoming()
-        parser = HttpResponseParser(incoming)
-        while not incoming.is_whole:
-            received = self._socket.recv(2**16)
-            assert received, (method, place)
-            parser.feed_data(received)
-            if endless and incoming.is_begun and parser.get_status_code() == 200:
-                self.close()
-                return Answer(200, httpx.Headers(), "")
-        headers = httpx.Headers(incoming.headers)
-        if headers.get("connection") == "close":
-            self.close()
-        return Answer(parser.get_status_code(), headers, b"".join(incoming.parts).decode())
+        headers = {"cookie": cookies} | (FORM if body is not None else {})
+        self._connection.request(method, f"/page{place}", body, headers)
+        answer = self._connection.getresponse()
+        if endless and answer.status == 200:
+            self._connection.close()
+            return Answer(200, Message(), "")
+        return Answer(answer.status, answer.headers, answer.read().decode())
 
     def close(self) -> None:
         """Close the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._connection.close()
 
 
-@cache
 def escape(text: str) -> str:
-    """Encode a text as a part of an address."""
     return quote(text.encode("utf-8", "surrogatepass"), safe="")
 
 
-@cache
-def escape_value(text: str) -> str:
-    """Encode a text as the value of a field, as a browser does; lone surrogates as a careless program would."""
-    return quote_plus(text.encode("utf-8", "surrogatepass"))
-
-
 def encode_form(form: dict[str, Any]) -> bytes:
-    """Encode a form."""
+    """Encode a form as a browser does; lone surrogates as a careless program would."""
     pairs = [(name, each) for name, value in form.items() for each in (value if isinstance(value, list) else [value])]
-    return "&".join(f"{escape(name)}={escape_value(value)}" for name, value in pairs).encode()
+    return "&".join(
+        f"{escape(name)}={quote_plus(value.encode('utf-8', 'surrogatepass'))}" for name, value in pairs
+    ).encode()
 
 
 def check(answer: Answer, *about: object) -> None:
@@ -225,7 +180,7 @@ def check(answer: Answer, *about: object) -> None:
     assert answer.status_code in EXPECTED, (about, answer.text)
     location = answer.headers.get("location", "/page/")
     assert re.match(r"/page/(?!/)", location), about
-    assert "evil" not in "".join(answer.headers.get_list("set-cookie")), about
+    assert "evil" not in "".join(answer.headers.get_all("set-cookie", [])), about
     kind = answer.headers.get("content-type", "")
     assert kind != "application/problem+json", about
     if kind.startswith("text/html") and any(mark in answer.text for mark in MARKS):
@@ -287,7 +242,7 @@ def test_a_megabyte_in_a_field_is_refused(
     body = encode_form(form | {next(iter(form)): "x" * 2**20})
     given = admin.post(name_place(case.address, its), content=body, headers=FORM)
     assert given.status_code == 413
-    check(Answer(given.status_code, given.headers, given.text), place)
+    check(read_answer(given), place)
 
 
 def prepare(site: Site, admin: httpx.Client, case: Case) -> tuple[Made, dict[str, Any]]:
