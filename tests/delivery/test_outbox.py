@@ -394,7 +394,8 @@ async def test_a_store_that_is_gone_for_a_while_stops_deliveries_and_loses_none(
     postgresql: Server, postgresql_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = postgresql_url.rpartition("?")[0].rpartition("/")[2]
-    async with SqlStore(postgresql_url, retry_seconds=0.3) as store, Receiver([SECRET]) as receiver:
+    async with SqlStore(postgresql_url) as store, Receiver([SECRET]) as receiver:
+        store._database.retry_seconds = 0.3  # once it is open, since to connect may take longer
         async with outbox(store) as box:
             envelopes = [told(f"op{nth % 10}", nth // 10 + 1, receiver.url) for nth in range(500)]
             await box.publish(envelopes)

@@ -109,7 +109,8 @@ async def test_whichever_commit_fails_nothing_is_stuck_lost_or_doubled(
     async def told(envelope: Envelope) -> None:
         taken[envelope.id] += 1
 
-    async with SqlStore(new_database_url(dialect), retry_seconds=0.2, lease_seconds=600) as store:
+    async with SqlStore(new_database_url(dialect), lease_seconds=600) as store:
+        store._database.retry_seconds = 0.2  # once it is open, since to connect may take longer
         faults = Faults(store, fault)
         outbox = Outbox(store, keys=KeyRing(), schedule=[0.0] * 20)
         async with (
@@ -143,7 +144,8 @@ async def test_whichever_commit_fails_nothing_is_stuck_lost_or_doubled(
 
 
 async def test_an_operation_is_forgotten_only_once_that_is_written(database_url: str) -> None:
-    async with SqlStore(database_url, retry_seconds=0.1) as store:
+    async with SqlStore(database_url) as store:
+        store._database.retry_seconds = 0.1  # once it is open, since to connect may take longer
         await store.save(state(), expected_version=None)
         Faults(store, "refused").at(1, 2)
         for let_go in (partial(store.release, "op"), store._lease.renew):
@@ -157,7 +159,8 @@ async def test_an_operation_is_forgotten_only_once_that_is_written(database_url:
 
 
 async def test_an_operation_that_this_process_takes_up_again_is_not_taken_from_it(database_url: str) -> None:
-    async with SqlStore(database_url, retry_seconds=0.1) as store:
+    async with SqlStore(database_url) as store:
+        store._database.retry_seconds = 0.1  # once it is open, since to connect may take longer
         await store.save(state(), expected_version=None)
         Faults(store, "answer lost").at(1)
         with pytest.raises(StoreUnavailableError):

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Insert,
     Row,
     Select,
-    Table,
     and_,
     bindparam,
     delete,
@@ -26,7 +25,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.budgets import (
@@ -41,7 +39,7 @@ from hookline.budgets import (
     load_zone,
     make_window_id,
 )
-from hookline.store._database import Database, read_clock
+from hookline.store._database import Database, express_insert, read_clock
 from hookline.store._rows import LONGEST_ID, replace_unstorable
 from hookline.store._tables import budget_reservations as reservations
 from hookline.store._tables import budget_windows as windows
@@ -129,7 +127,7 @@ async def _take(connection: AsyncConnection, request: BudgetRequest) -> Reservat
 @cache
 def _add_once(dialect: str) -> Insert:
     """Return the statement that inserts a reservation, unless it is there already."""
-    return _insert(dialect, reservations).on_conflict_do_nothing()
+    return express_insert(dialect, reservations).on_conflict_do_nothing()
 
 
 @cache
@@ -140,7 +138,7 @@ def _add_up(dialect: str, limited: tuple[str, ...] | None) -> Executable:
         dialect: The kind of database.
         limited: The amounts that must be left; `None` if the window may be closed or have nothing left.
     """
-    first = _insert(dialect, windows)
+    first = express_insert(dialect, windows)
     new = first.excluded
     added_up = {name: windows.c[name] + new[name] for count in ("reserved_", "allowed_") for name in _names(count)}
     has_left = None
@@ -345,10 +343,6 @@ def _show(row: Row[Any], expired: Amounts) -> BudgetFigures:
 def _amounts_of(row: Row[Any], prefix: str) -> Amounts:
     # PostgreSQL sums BIGINT as NUMERIC.
     return Amounts(**{name: int(row._mapping[prefix + name]) for name in AMOUNTS})
-
-
-def _insert(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def _names(prefix: str) -> list[str]:

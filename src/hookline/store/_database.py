@@ -57,6 +57,7 @@ __all__ = [
     "Durability",
     "StoreVersionError",
     "after_commit",
+    "express_insert",
     "express_now",
     "insert_into",
     "is_lock_timeout",
@@ -315,7 +316,12 @@ async def read_clock(connection: AsyncConnection) -> float:
 
 def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """Return the INSERT of a connection's dialect, which can say what to do about a row that is there already."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    return express_insert(connection.dialect.name, table)
+
+
+def express_insert(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """Return the INSERT of a kind of database, which can say what to do about a row that is there already."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 @cache
