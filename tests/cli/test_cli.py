@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typer.testing import CliRunner, Result
 from hookline.cli._app import app
 from hookline.cli.eval._evaluation import Evaluation, evaluate, find_suite
 from hookline.errors import install_command
-from tests.forks import forking_python
+from tests.signals import default_signals
 
 HOOKLINE = str(Path(sys.executable).with_name("hookline"))
 
@@ -211,10 +212,7 @@ def test_without_agentdojo_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['agentdojo'] = None; from hookline.cli import main; main()"
 
     done = subprocess.run(
-        [forking_python("hookline"), "-c", code, "eval", "agentdojo:banking"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", code, "eval", "agentdojo:banking"], capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 1
@@ -225,7 +223,7 @@ def test_without_agentdojo_it_says_what_to_install() -> None:
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     # The interrupt is sent from inside, at a moment that is known: when the first task is done.
     code = (
-        "import os, signal, warnings; warnings.simplefilter('error')\n"
+        "import os, signal\n"
         "from hookline.cli import main; from hookline.cli.eval._progress import RunProgress\n"
         "once = iter([signal.SIGINT])\n"
         "RunProgress.advance = lambda *args: [os.kill(os.getpid(), sent) for sent in once]\n"
@@ -236,11 +234,13 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(f"suite: shop\ntasks:\n{tasks}")
 
     done = subprocess.run(
-        [forking_python("hookline"), "-c", code, "eval", "shop.yaml", "--concurrency", "1"],
+        [sys.executable, "-c", code, "eval", "shop.yaml", "--concurrency", "1"],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
+        preexec_fn=default_signals,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
     )
 
     assert done.returncode == 128 + signal.SIGINT

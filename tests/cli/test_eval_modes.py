@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from hookline.cli._app import app
 from hookline.evals import load_run
-from tests.forks import forking_python
+from tests.signals import default_signals
 
 EXAMPLE = str(Path(__file__).parents[2] / "docs" / "examples" / "own_suite" / "shop.yaml")
 
@@ -217,7 +219,7 @@ def test_an_attack_that_makes_no_sense_is_told_in_one_line(args: list[str], told
 def test_after_ctrl_c_the_files_have_what_was_done(tmp_path: Path) -> None:
     # The interrupt is sent from inside, at a moment that is known: when the second task is done.
     code = (
-        "import os, signal, warnings; warnings.simplefilter('error')\n"
+        "import os, signal\n"
         "from hookline.cli import main; from hookline.cli.eval._progress import RunProgress\n"
         "moments = iter([0, signal.SIGINT])\n"
         "RunProgress.advance = lambda *args: os.kill(os.getpid(), next(moments, 0))\n"
@@ -226,11 +228,13 @@ def test_after_ctrl_c_the_files_have_what_was_done(tmp_path: Path) -> None:
     args = ["eval", EXAMPLE, "--concurrency", "1", "--save", "s.json", "--junit", "j.xml", "--report", "r.html"]
 
     done = subprocess.run(
-        [forking_python("hookline"), "-c", code, *args],
+        [sys.executable, "-c", code, *args],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
+        preexec_fn=default_signals,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
     )
 
     saved = load_run(tmp_path / "s.json")

@@ -36,12 +36,6 @@ PARTS = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """What is recorded of a text is the same on every event loop."""
-    return "asyncio"
-
-
 @tool
 def look(key: str = "k", deep: dict[str, Any] | None = None) -> str:
     """Look something up.

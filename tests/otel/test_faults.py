@@ -538,7 +538,6 @@ async def test_a_dead_endpoint_changes_nothing(caplog):
 # Limits of spans.
 
 
-@ASYNCIO_ONLY
 @for_each("capture_content", [False, True])
 @for_each("limit", [1, 3, 5])
 async def test_where_a_span_holds_few_attributes_the_important_ones_are_among_them(limit, capture_content, caplog):
@@ -674,7 +673,6 @@ ODD_VALUES = {
 }
 
 
-@ASYNCIO_ONLY
 @for_each("odd", ODD_VALUES)
 async def test_arguments_that_no_encoder_knows_change_nothing(odd, caplog):
     @tool
@@ -767,7 +765,6 @@ HOSTILE = {
 }
 
 
-@ASYNCIO_ONLY
 @for_each("what", HOSTILE)
 async def test_a_hostile_name_is_exported_in_a_form_that_every_back_end_can_take(what, caplog):
     name, sink = HOSTILE[what], Sink()

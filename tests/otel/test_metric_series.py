@@ -54,12 +54,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """What becomes a series is the same on every event loop."""
-    return "asyncio"
-
-
-@pytest.fixture
 def gauge() -> Gauge:
     return Gauge()
 

@@ -461,7 +461,6 @@ async def test_what_goes_wrong_in_the_telemetry_is_counted_every_time(gauge: Gau
 # Nothing stays behind.
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_thousand_bundles_of_one_provider_share_its_instruments_and_leave_nothing_behind(
     gauge: Gauge, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -277,7 +277,6 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 @pytest.mark.parametrize("policy", ["link", "same_trace"])
 async def test_garbage_in_place_of_a_traceparent_is_no_link_and_no_error(

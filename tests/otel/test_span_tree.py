@@ -512,7 +512,6 @@ def denials(scene: Scene) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("kind", ["before", "guard", "after", "around", "around-after"])
 @pytest.mark.parametrize("point", list(PLACES), ids=lambda point: point.__name__)
 async def test_a_denial_says_which_hook_and_is_no_error(scene: Scene, point: type[Any], kind: str) -> None:
@@ -533,7 +532,6 @@ async def test_a_denial_says_which_hook_and_is_no_error(scene: Scene, point: typ
     assert "secret" not in everything(scene)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("kind", ["before", "guard", "after", "around", "around-after"])
 @pytest.mark.parametrize("point", list(PLACES), ids=lambda point: point.__name__)
 async def test_a_failed_hook_is_the_cause_of_its_denial(scene: Scene, point: type[Any], kind: str) -> None:

@@ -44,7 +44,7 @@ from .test_revisions import commit_calls
 
 pytestmark = pytest.mark.anyio
 
-READ_AT_ONCE = (4000, 20)
+READ_AT_ONCE = (4000, 7)
 """How many events are read together: all of some operations, or not even those of one."""
 
 

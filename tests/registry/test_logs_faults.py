@@ -227,7 +227,7 @@ async def test_sums_are_forgotten_too_those_of_minutes_first(store: SqlStore) ->
 
 async def test_two_processes_that_forget_at_once_do_not_disturb_each_other(store: SqlStore) -> None:
     async with ExecutionLog(store, retention_hours=1e6, max_queued=10**6) as log:
-        tell(*(ran(time_unix_nano=time.time_ns() - 10**13 - nth * 10**6) for nth in range(1200)))
+        tell(*(ran(time_unix_nano=time.time_ns() - 10**13 - nth * 10**6) for nth in range(3000)))
         tell(ran(time_unix_nano=time.time_ns()))
         await log.flush()
         others = [ExecutionLog(store, retention_hours=1) for _ in range(3)]
@@ -239,7 +239,7 @@ async def test_two_processes_that_forget_at_once_do_not_disturb_each_other(store
 
 async def test_others_write_while_much_is_forgotten(store: SqlStore) -> None:
     async with ExecutionLog(store, retention_hours=1e6, max_queued=10**6) as log:
-        tell(*(ran(time_unix_nano=time.time_ns() - 10**13 - nth * 10**6) for nth in range(2000)))
+        tell(*(ran(time_unix_nano=time.time_ns() - 10**13 - nth * 10**6) for nth in range(4000)))
         await log.flush()
 
         forgetting = asyncio.create_task(pruning.prune_log(store, retention_seconds=3600, max_rows=10**6))
@@ -251,7 +251,7 @@ async def test_others_write_while_much_is_forgotten(store: SqlStore) -> None:
             await asyncio.sleep(0)
 
         await forgetting
-        assert turns >= 2000 / pruning.BATCH_SIZE / 2
+        assert turns >= 4000 / pruning.BATCH_SIZE / 2
         assert await found(log) == []
 
 

@@ -411,7 +411,7 @@ async def test_they_cost_the_same_however_many_rows_there_are(store: SqlStore) -
         kept = []
         for _ in range(2):
             now = time.time_ns()
-            tell(*(ran(execution(f"hook{nth % 3}"), time_unix_nano=now - nth * 1000) for nth in range(1000)))
+            tell(*(ran(execution(f"hook{nth % 3}"), time_unix_nano=now - nth * 1000) for nth in range(3000)))
             await log.flush()
             kept.append(await count(store, statistics))
 
@@ -422,7 +422,7 @@ async def test_they_cost_the_same_however_many_rows_there_are(store: SqlStore) -
 async def test_reading_many_sums_leaves_the_loop_to_others(store: SqlStore) -> None:
     async with ExecutionLog(store, max_queued=10**6) as log:
         now = time.time_ns()
-        tell(*(ran(execution(f"hook{nth}"), time_unix_nano=now - nth * 1000) for nth in range(2500)))
+        tell(*(ran(execution(f"hook{nth}"), time_unix_nano=now - nth * 1000) for nth in range(5000)))
         await log.flush()
 
         reading = asyncio.create_task(log.statistics("t"))
@@ -431,8 +431,8 @@ async def test_reading_many_sums_leaves_the_loop_to_others(store: SqlStore) -> N
             await asyncio.sleep(0)
             turns += 1
 
-    assert len(await reading) == 2500
-    assert turns >= 5
+    assert len(await reading) == 5000
+    assert turns >= 10
 
 
 async def test_questions_that_make_no_sense_are_refused(log: ExecutionLog) -> None:

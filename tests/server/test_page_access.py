@@ -24,18 +24,8 @@ LOOKS: dict[str, tuple[str, ViewportSize]] = {
     "light": ("light", {"width": 1280, "height": 800}),
     "dark and narrow": ("dark", {"width": 390, "height": 800}),
 }
-ROWS = """for (const body of document.querySelectorAll('tbody')) {
-  const known = new Map();
-  for (const row of [...body.rows]) {
-    const parts = [row, ...row.querySelectorAll('*')];
-    const kind = parts.map((part) => [
-      part.tagName, part.className, part.dataset.status, part.getAttributeNames(), !part.textContent.trim(),
-    ]).join();
-    known.set(kind, (known.get(kind) ?? 0) + 1);
-    if (known.get(kind) > 2) row.remove();
-  }
-}"""
-"""Leaves two rows of each kind to axe. Rows of a kind differ in their words alone."""
+ROWS = "document.querySelectorAll('tbody tr:nth-child(n + 21)').forEach(row => row.remove())"
+"""Leaves twenty rows of a table to axe, since all rows are drawn by the same lines of a template."""
 
 
 @pytest.fixture(scope="module")
