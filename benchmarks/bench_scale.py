@@ -60,7 +60,7 @@ async def live_operations(rounds: int) -> list[Row]:
         await dispatcher.__aexit__(None, None, None)
     per_operation = [await bytes_per_operation(ids[:size], bundle) for size in FILLS]
     case = f"bytes per live operation [hooks=3, shared], mean of {len(FILLS)} sizes"
-    rows.append(Row(case=case, value=round(statistics.mean(per_operation), 1), unit="B", at_most=90))
+    rows.append(Row(case=case, value=round(statistics.mean(per_operation), 1), unit="B", at_most=75))
     return rows
 
 

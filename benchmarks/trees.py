@@ -230,9 +230,16 @@ def main() -> int:
     if not options.wall:
         harness.perf_counter_ns = time.thread_time_ns
         harness.statement.__kwdefaults__["clock"] = time.thread_time_ns
+    groups = {name: name.replace("-", "_") for name in options.names}
+    for name, group in groups.items():
+        module = own.group(group, harness.interleave)
+        if group != "compare" and not hasattr(module, "interleave"):
+            parser.error(
+                f"{name} cannot be compared: it measures processes that it starts, and those are of this tree."
+            )
     done: dict[str, list[Compared]] = {}
-    for name in options.names:
-        done[name] = asyncio.run(Meeting(own, other, options.pairs, options.only).run(name.replace("-", "_")))
+    for name, group in groups.items():
+        done[name] = asyncio.run(Meeting(own, other, options.pairs, options.only).run(group))
         print(f"\n## {name}\n\n{table(done[name])}", flush=True)
     if options.json:
         options.json.write_text(json.dumps({group: [asdict(row) for row in rows] for group, rows in done.items()}))
