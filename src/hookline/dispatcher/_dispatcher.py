@@ -385,8 +385,8 @@ class HookDispatcher:
         self._parts: dict[str, list[tuple[int, Plan]]] = {}
         """By operation with several registrations, the number and the hooks of each."""
         self._number = 0
-        """The number of the next registration. It grows when an operation ends or gets more hooks; until then operations
-        share it, since a number for each would take memory."""
+        """The number of the next registration. It grows when an operation ends or gets more hooks. Until then
+        operations share it, since a number for each takes memory."""
         self._peak = 0
         self._host: LaneHost | None = None
         """The lanes; `None` where nothing was queued yet."""
