@@ -561,6 +561,52 @@ def test_removing_is_as_if_it_had_never_been_registered(
     anyio.run(main)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["register", "register", "unregister", "remove"]), st.integers(0, 1), st.integers(0, 9)
+        ),
+        min_size=12,
+        max_size=40,
+    )
+)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_registration_removes_its_own_hooks_alone_whatever_operations_begin_and_end_meanwhile(
+    backend: str, steps: list[tuple[str, int, int]]
+) -> None:
+    import anyio
+
+    async def main() -> None:
+        seen: list[int] = []
+        bundles = [Hooks(f"b{number}") for number in range(3)]
+        for number, bundle in enumerate(bundles):
+            bundle.on(BeforeStep)(lambda event, number=number: seen.append(number))
+        made: list[Any] = []
+        live: dict[str, list[tuple[Any, int]]] = {}
+        async with HookDispatcher() as dispatcher:
+            for what, place, number in steps:
+                operation_id = f"op{place}"
+                if what == "register":
+                    made.append(dispatcher.register(operation_id, [bundles[number % 3]]))
+                    live.setdefault(operation_id, []).append((made[-1], number % 3))
+                elif what == "unregister":
+                    await dispatcher.unregister(operation_id)
+                    live.pop(operation_id, None)
+                elif made:
+                    gone = made[number % len(made)]
+                    gone.remove()
+                    live = {name: [each for each in hooks if each[0] is not gone] for name, hooks in live.items()}
+
+                assert set(dispatcher.operations) == set(live)
+                for name, hooks in live.items():
+                    seen.clear()
+                    dispatcher.dispatch(step(name))
+                    assert seen == [number for _, number in hooks]
+
+    anyio.run(main, backend=backend)
+
+
 # --- tool filters
 
 
