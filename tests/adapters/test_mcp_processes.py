@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from adapters.mcp_servers import alive, raw, started
@@ -147,6 +149,25 @@ async def test_a_cancelled_run_leaves_no_process(mode: str, tmp_path: Path) -> N
             group.cancel_scope.cancel()
 
     assert await gone(notes)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_process_whose_start_is_cancelled_is_waited_for(backend: str) -> None:
+    async def open_it(steps: int) -> None:
+        async with anyio.create_task_group() as group:
+
+            async def cancel() -> None:
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+
+            group.start_soon(cancel)
+            async with raw().open():
+                pass
+
+    for steps in range(15):
+        anyio.run(open_it, steps, backend=backend)
+        gc.collect()  # a process that nobody waited for warns when it is forgotten
 
 
 async def test_a_failing_body_gets_its_own_error_back(tmp_path: Path) -> None:

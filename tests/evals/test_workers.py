@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from hookline.errors import HookUsageError
@@ -130,6 +132,27 @@ def test_faults_and_cassettes_are_the_same_in_any_number_of_processes(
     assert set(two.operations) == {each.operation_id for each in two.results}
     files = [sorted(str(each.relative_to(folder)) for each in folder.glob("*/*.yaml")) for folder in (here, there)]
     assert files[0] == files[1] != []
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_process_whose_start_is_cancelled_is_waited_for(
+    targets: list[str], monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setattr(_workers, "GRACE", 0)
+    async def start(steps: int) -> None:
+        async with anyio.create_task_group() as group:
+
+            async def cancel() -> None:
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+
+            group.start_soon(cancel)
+            await runner(targets, ["tea"], workers=1).run()
+
+    for steps in range(8):
+        anyio.run(start, steps, backend=backend)
+        gc.collect()  # a process that nobody waited for warns when it is forgotten
 
 
 def test_a_task_that_ends_or_holds_up_its_process_fails_alone(

@@ -215,15 +215,16 @@ async def process_streams(
     Raises:
         OSError: If its process cannot be started.
     """
-    process = await anyio.open_process(
-        settings.command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        env=get_default_environment() | dict(settings.env),
-        cwd=settings.cwd,
-        start_new_session=sys.platform != "win32",  # a group of its own, which can be ended as a whole
-    )
+    with anyio.CancelScope(shield=True):  # else asyncio would not wait for the end of a process that it has started
+        process = await anyio.open_process(
+            settings.command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=get_default_environment() | dict(settings.env),
+            cwd=settings.cwd,
+            start_new_session=sys.platform != "win32",  # a group of its own, which can be ended as a whole
+        )
     assert process.stdout is not None
     assert process.stderr is not None
     deliver, delivered = anyio.create_memory_object_stream[SessionMessage | Exception](0)

@@ -208,7 +208,8 @@ class WorkerPool:
         """Start a process, and end it afterwards in any case."""
         command = [sys.executable, "-c", START, json.dumps(sys.path)]
         environment = {"PYTHONHASHSEED": "0", **os.environ}  # sets are in the same order in all processes
-        process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None, env=environment)
+        with anyio.CancelScope(shield=True):  # else asyncio would not wait for the end of a process that it has started
+            process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None, env=environment)
         worker = _Worker(process)
         self._live.append(worker)
         try:
