@@ -5,8 +5,8 @@ of the same name, the two take turns: a pair of samples per round, in random ord
 pairs, this tree divided by the other; its interval is a bootstrap over the pairs. A row whose interval is wider than
 5 % on either side gets more pairs.
 
-The tree that builds its objects first has them elsewhere in memory. Two copies of one tree differ by 3 to 4 % in rows that
-wait for memory (`scale` with 100,000 and more operations), so those are compared with `--other-first` too.
+The tree that builds its objects first has them elsewhere in memory. Two copies of one tree differ by 3 to 4 % in rows
+that wait for memory (`scale` with 100,000 and more operations), so those are compared with `--other-first` too.
 """
 
 from __future__ import annotations
