@@ -139,6 +139,7 @@ def test_a_process_whose_start_is_cancelled_is_waited_for(
     targets: list[str], monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setattr(_workers, "GRACE", 0)
+
     async def start(steps: int) -> None:
         async with anyio.create_task_group() as group:
 
