@@ -25,11 +25,11 @@ from hookline.bus._messages import (
     Watcher,
 )
 from hookline.bus._nats import NatsBus
-from hookline.bus._observers import DEAD_LETTERS as DEAD_LETTERS
-from hookline.bus._observers import FailedEvent as FailedEvent
-from hookline.bus._observers import heard_event_id
 from hookline.bus._remote import REVISIONS, remote, serve
 from hookline.bus._remote import ask_about as ask_about
+from hookline.bus._remote_observers import DEAD_LETTERS as DEAD_LETTERS
+from hookline.bus._remote_observers import FailedEvent as FailedEvent
+from hookline.bus._remote_observers import heard_event_id
 from hookline.bus._signing import SECRET_VARIABLE as SECRET_VARIABLE
 from hookline.bus._signing import UnsignedAnswerError as UnsignedAnswerError
 from hookline.bus._signing import check_secret as check_secret

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from hookline.bus._messages import Answerer, CommittedEvents, EventFilter, Hearer, Watcher
-from hookline.bus._observers import DEAD_LETTERS, FailedEvent
+from hookline.bus._remote_observers import DEAD_LETTERS, FailedEvent
 from hookline.bus._serving import ServedHooks
 from hookline.bus._signing import Secret
 from hookline.hooks import AnyHook, Hooks

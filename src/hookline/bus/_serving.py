@@ -9,7 +9,7 @@ import msgspec
 
 from hookline._checks import quote
 from hookline.bus._messages import Answerer, Hearer
-from hookline.bus._observers import FailedEvent, RemoteObservers
+from hookline.bus._remote_observers import FailedEvent, RemoteObservers
 from hookline.bus._signing import Secret, check_secret, sign_answers
 from hookline.calls import (
     CALLS,

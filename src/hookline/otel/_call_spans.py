@@ -35,7 +35,7 @@ from hookline.otel._content import Content, answer_parts, split_system, tool_def
 from hookline.otel._context import get_value
 from hookline.otel._instruments import keep
 from hookline.otel._logs import LogEvents
-from hookline.otel._spans import KeptAttributes, OpenSpan, OperationSpans, merge
+from hookline.otel._open_spans import KeptAttributes, OpenSpan, OperationSpans, merge
 
 __all__ = ["ACTIONS", "KEYS", "add_chat", "begin_chat", "denial_attributes", "end_chat", "tool_key"]
 

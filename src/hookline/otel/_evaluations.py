@@ -14,7 +14,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean
 from hookline.otel._content import Content
 from hookline.otel._logs import LogEvents
-from hookline.otel._spans import OperationSpans
+from hookline.otel._open_spans import OperationSpans
 
 __all__ = ["add_verdicts", "log_verdicts"]
 

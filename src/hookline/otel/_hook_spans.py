@@ -15,7 +15,7 @@ from hookline.otel import _attributes as names
 from hookline.otel._attributes import clean
 from hookline.otel._content import Content
 from hookline.otel._logs import LogEvents
-from hookline.otel._spans import Common, OpenSpan, OperationSpans
+from hookline.otel._open_spans import Common, OpenSpan, OperationSpans
 from hookline.signals import HookExecution, hook_executed, operation_unregistered
 
 __all__ = ["error_type_of", "executions", "hook_event", "hook_span", "unregistrations"]

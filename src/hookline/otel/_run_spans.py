@@ -47,7 +47,7 @@ from hookline.otel._context import (
     traceparent_of,
 )
 from hookline.otel._instruments import Failures
-from hookline.otel._spans import MARKS, Common, OpenSpan, OperationSpans
+from hookline.otel._open_spans import MARKS, Common, OpenSpan, OperationSpans
 
 __all__ = [
     "EndedSegment",

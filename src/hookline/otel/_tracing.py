@@ -58,6 +58,7 @@ from hookline.otel._hook_spans import executions, hook_event, hook_span, unregis
 from hookline.otel._instruments import SCOPE, Failures, instruments_of
 from hookline.otel._logs import LogEvents
 from hookline.otel._metrics import MEASURED, MeasuredCall, MetricsHooks, SegmentMeasures, enter_call
+from hookline.otel._open_spans import MODEL_CALLS, Common, OpenSpan, OperationSpans
 from hookline.otel._pairing import end_pairing, pair_tracing
 from hookline.otel._run_spans import (
     Roots,
@@ -68,7 +69,6 @@ from hookline.otel._run_spans import (
     reason_of,
     segment_of_event,
 )
-from hookline.otel._spans import MODEL_CALLS, Common, OpenSpan, OperationSpans
 from hookline.signals import HookExecution
 
 __all__ = ["TracingHooks"]

@@ -11,10 +11,10 @@ from hookline.evals.cassettes._file import digest_of as digest_of
 from hookline.evals.cassettes._file import parse_document as parse_document
 from hookline.evals.cassettes._file import read_bytes as read_bytes
 from hookline.evals.cassettes._file import write_cassette as write_cassette
-from hookline.evals.cassettes._lookup import Matching as Matching
-from hookline.evals.cassettes._lookup import RecordedCall as RecordedCall
-from hookline.evals.cassettes._lookup import diff_arguments as diff_arguments
-from hookline.evals.cassettes._lookup import to_json_value as to_json_value
+from hookline.evals.cassettes._recorded_calls import Matching as Matching
+from hookline.evals.cassettes._recorded_calls import RecordedCall as RecordedCall
+from hookline.evals.cassettes._recorded_calls import diff_arguments as diff_arguments
+from hookline.evals.cassettes._recorded_calls import to_json_value as to_json_value
 from hookline.evals.cassettes._tools import RecordedTool
 from hookline.evals.cassettes._tools import ToolWatchingHooks as ToolWatchingHooks
 from hookline.evals.cassettes._tools import schema_changes as schema_changes

@@ -25,7 +25,7 @@ from hookline.evals.cassettes._file import (
     read_replaceable,
     write_cassette,
 )
-from hookline.evals.cassettes._lookup import (
+from hookline.evals.cassettes._recorded_calls import (
     Matching,
     RecordedCall,
     RecordedCalls,

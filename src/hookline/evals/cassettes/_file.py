@@ -15,7 +15,7 @@ import msgspec
 
 from hookline._yaml import BadLine, LinedDict, LinedList
 from hookline.errors import MissingExtraError
-from hookline.evals.cassettes._lookup import Matching, RecordedCall
+from hookline.evals.cassettes._recorded_calls import Matching, RecordedCall
 from hookline.evals.cassettes._tools import RecordedTool
 from hookline.evals.cassettes._yaml import check_installed, read_yaml, write_yaml
 from hookline.evals.errors import CassetteConflictError, CassetteFileError, CassetteVersionError, CassetteWriteError

@@ -1,4 +1,4 @@
-"""The key by which a recording answers a call (tool and arguments), and what is nearest where none does."""
+"""Recorded calls: the key by which one answers a call (tool and arguments), and what is nearest where none does."""
 
 from __future__ import annotations
 
