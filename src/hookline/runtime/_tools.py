@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, overload
@@ -14,11 +13,11 @@ import anyio.to_thread
 import msgspec
 
 from hookline._checks import quote
-from hookline._readonly import writable
 from hookline.calls import ToolCall, ToolResult, ToolSpec, check_result
-from hookline.errors import AgentDefinitionError, HookUsageError, ToolArgumentsError, ToolResultError
+from hookline.errors import AgentDefinitionError, HookUsageError, ToolResultError
 from hookline.execution import is_async_handler
 from hookline.runtime._docstrings import parse_docstring
+from hookline.runtime._tool_arguments import compile_binding, describe_parameters
 
 __all__ = ["PlainFunction", "Tool", "ToolSource", "as_result", "is_source", "open_sources", "tool"]
 
@@ -82,9 +81,6 @@ async def _open(source: ToolSource) -> AsyncIterator[Sequence[Tool]]:
         except Exception:
             logger.exception("Tool source %r could not be closed", source.toolset)
 
-
-_ARGUMENTS = "_Arguments"
-"""Name of the struct that holds a tool's parameters, unlikely to be that of one of their types."""
 
 Approval = bool | Callable[[ToolCall], bool | Awaitable[bool]]
 
@@ -191,7 +187,7 @@ def tool(
     if not title or title == "<lambda>":
         raise AgentDefinitionError("tool", f"{fn!r} has no name; use tool(fn, name=...)")
     text, notes = parse_docstring(inspect.getdoc(fn) or "")
-    parameters, schema = _parameters(fn, title, notes)
+    parameters, schema = describe_parameters(fn, title, notes)
     return Tool(
         name=title,
         description=text,
@@ -233,22 +229,7 @@ def _jsonable(value: Any) -> Any:
 def _runner(
     fn: Callable[..., Any], name: str, parameters: type[msgspec.Struct], *, in_thread: bool
 ) -> Callable[[Mapping[str, Any]], Awaitable[object]]:
-    fields = parameters.__struct_fields__
-    known, has_defaults = frozenset(fields), bool(parameters.__struct_defaults__)
-
-    def bind(args: Mapping[str, Any]) -> dict[str, Any]:
-        if not known.issuperset(args):
-            unknown = [key for key in args if key not in known]
-            raise ToolArgumentsError(
-                name, f"unknown {', '.join(map(repr, unknown))}; it takes {', '.join(fields) or 'nothing'}"
-            )
-        try:
-            values = msgspec.convert(writable(args), parameters, strict=False, dec_hook=_validate)
-        except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
-            raise ToolArgumentsError(name, str(error)) from error
-        bound = msgspec.structs.asdict(values)
-        return {name: value for name, value in bound.items() if value is not msgspec.UNSET} if has_defaults else bound
-
+    bind = compile_binding(name, parameters)
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
 
         async def run(args: Mapping[str, Any]) -> object:
@@ -318,63 +299,3 @@ async def _in_thread(call: Callable[[], object]) -> object:
     if error is not None:
         raise error
     return value
-
-
-def _parameters(
-    fn: Callable[..., Any], name: str, notes: dict[str, str]
-) -> tuple[type[msgspec.Struct], dict[str, Any]]:
-    """Return a struct whose fields are the function's parameters, and its schema."""
-    where = f"Tool {name!r}"
-    try:
-        signature = inspect.signature(fn)
-        target: Any = getattr(fn, "func", fn)
-        hints = typing.get_type_hints(target if inspect.isroutine(target) else target.__call__, include_extras=True)
-    except (NameError, TypeError, ValueError) as error:
-        raise AgentDefinitionError(where, f"its annotations cannot be resolved: {error}") from error
-    fields: list[Any] = []
-    for parameter in signature.parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise AgentDefinitionError(where, f"`{parameter}` cannot be described by a schema; use named parameters")
-        hint = hints.get(parameter.name, Any)
-        if parameter.default is parameter.empty:
-            fields.append((parameter.name, hint))
-        else:
-            # The function's own default applies, so that any object may be one.
-            fields.append((parameter.name, hint | msgspec.UnsetType if hint is not Any else Any, msgspec.UNSET))
-    try:
-        struct = msgspec.defstruct(_ARGUMENTS, fields, kw_only=True)
-        schema = _schema(struct, notes)
-        msgspec.convert({}, msgspec.defstruct("_", [("inner", struct | None, None)]), dec_hook=_validate)
-    except (TypeError, ValueError) as error:
-        raise AgentDefinitionError(where, f"its parameters cannot be described by a schema: {error}") from error
-    return struct, schema
-
-
-def _schema(parameters: type[msgspec.Struct], notes: dict[str, str]) -> dict[str, Any]:
-    _, components = msgspec.json.schema_components([parameters], schema_hook=_schema_of, ref_template="#/$defs/{name}")
-    own: dict[str, Any] = components.pop(_ARGUMENTS)
-    own.pop("title", None)
-    own["additionalProperties"] = False
-    for parameter, note in notes.items():
-        if parameter in own["properties"]:
-            own["properties"][parameter].setdefault("description", note)
-    for field in own["properties"].values():
-        if field.get("default", ...) is msgspec.UNSET:
-            del field["default"]
-    if components:
-        own["$defs"] = components
-    return own
-
-
-def _schema_of(kind: type) -> dict[str, Any]:
-    describe = getattr(kind, "model_json_schema", None)
-    if callable(describe):
-        return typing.cast("dict[str, Any]", describe())
-    raise TypeError(f"{kind!r} has no JSON Schema")
-
-
-def _validate(kind: type, value: object) -> object:
-    validate = getattr(kind, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    raise TypeError(f"cannot make a {kind.__name__} of JSON")
