@@ -18,7 +18,8 @@ from benchmarks.bench_shadow import searcher
 from benchmarks.harness import Row, interleave, statement
 from benchmarks.postgresql import PostgreSQL
 from hookline import Agent, Hooks, ToolCall, exec_agent, tool
-from hookline.hooks import HookScope, copy_bundle, is_drawn
+from hookline._hook_scopes import HookScope, is_drawn
+from hookline.hooks import copy_bundle
 from hookline.runtime import OperationState
 from hookline.store import SqlStore, operations
 from hookline.store._tables import operation_tags

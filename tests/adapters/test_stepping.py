@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hookline
-from hookline._stepping import GeneratorBridge, SteppedCall, emit
+from hookline.execution import GeneratorBridge, SteppedCall, emit
 from tests.adapters.suspending import suspend
 
 Reader = Callable[[AsyncIterator[Any]], Awaitable[list[Any]]]

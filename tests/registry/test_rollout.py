@@ -24,8 +24,8 @@ from hookline import (
     signals,
     tool,
 )
+from hookline._hook_scopes import HookScope, is_drawn
 from hookline.errors import HookDefinitionError
-from hookline.hooks import HookScope, is_drawn
 from hookline.interceptors import Chain
 from hookline.registry import DefinitionConflictError, DefinitionError, ExecutionLog, Registry
 from hookline.runtime import AdapterRun, Capabilities, InMemoryStore

@@ -34,7 +34,7 @@ from hookline.server.page import (
     hooks,
 )
 from hookline.server.page import _operations as _operation_list
-from hookline.store._approvals import make_seen_token
+from hookline.store._decisions import make_seen_token
 from tests.server import site as made
 from tests.server.site import Site, key
 from tests.server.test_page_guards import done

@@ -25,7 +25,7 @@ from hookline.runtime import Agent, Approve, ScriptedModel, exec_agent
 from hookline.server import SCOPES, Caller, KeyStore, Scope
 from hookline.server.page._context import validate_place
 from hookline.server.page._sessions import SessionCookies
-from hookline.store._approvals import make_seen_token
+from hookline.store._decisions import make_seen_token
 from tests.server.site import PLAIN, Site, delivery, endpoint, execution, key, operation
 
 T = TypeVar("T")

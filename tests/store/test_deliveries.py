@@ -15,16 +15,11 @@ from sqlalchemy import select
 
 from hookline.events import HookType
 from hookline.store import Breaker, SqlStore
-from hookline.store._deliveries import (
-    DeliveryOutcome,
-    build_delivery_rows,
-    disable_endpoint,
-    enable_endpoint,
-    insert_deliveries,
-    settle_deliveries,
-)
+from hookline.store._circuit_breaker import disable_endpoint, enable_endpoint
+from hookline.store._deliveries import build_delivery_rows, insert_deliveries, settle_deliveries
 from hookline.store._delivery_claims import (
     ClaimedDelivery,
+    DeliveryOutcome,
     claim_deliveries,
     correct_due_times,
     extend_claims,

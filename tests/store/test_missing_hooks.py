@@ -260,7 +260,7 @@ async def test_a_worker_compares_what_the_agent_and_the_run_were_given(store: Sq
 async def test_what_waits_for_hooks_hides_nothing_that_can_go_on(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookline.store._approvals.BATCH_SIZE", 2)
+    monkeypatch.setattr("hookline.store._decisions.BATCH_SIZE", 2)
     names = [f"a{nth}" for nth in range(5)]
     for name in names:
         await paused(store, rules(), operation_id=name)

@@ -273,7 +273,7 @@ async def test_a_worker_without_agents_is_refused(store: SqlStore) -> None:
 async def test_operations_that_wait_for_further_decisions_hide_none_that_can_go_on(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hookline.store._approvals.BATCH_SIZE", 2)
+    monkeypatch.setattr("hookline.store._decisions.BATCH_SIZE", 2)
     till = Till()
     for name, amounts in [("a", (1, 2)), ("b", (1, 2)), ("c", (1, 2)), ("d", (3,)), ("e", (4,))]:
         await exec_agent(till.agent(*amounts), "pay", store=store, operation_id=name)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TypeGuard
 
 import anyio
 import msgspec
@@ -22,7 +20,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.delivery._endpoint_secrets import EndpointSecrets
 from hookline.delivery._in_process import InProcess, LocalFunctions, is_local
 from hookline.delivery._master_keys import MasterKeyError, MasterKeys
-from hookline.delivery._sender import LONGEST_WAIT, Sender
+from hookline.delivery._retries import (
+    LONGEST_WAIT,
+    STANDARD_SCHEDULE,
+    check_schedule,
+    delay_before_retry,
+    is_finite_number,
+)
+from hookline.delivery._sender import Sender
 from hookline.delivery._signing import KeyRing
 from hookline.errors import DeliveryError, HookUsageError, StoreUnavailableError, message_of
 from hookline.store import (
@@ -49,70 +54,12 @@ from hookline.store import (
 from hookline.webhooks import ControlAnswer, Envelope, ServedBy
 
 __all__ = [
-    "STANDARD_SCHEDULE",
     "ClaimedBatch",
     "DeliveryWorker",
     "DeliveryWorkerOptions",
     "EndpointQueues",
     "Outbox",
-    "check_schedule",
-    "delay_before_retry",
-    "is_finite_number",
 ]
-
-STANDARD_SCHEDULE: tuple[float, ...] = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 50400.0, 72000.0, 86400.0)
-"""Seconds to wait before each attempt, counted from the attempt before: ten attempts over three days.
-
-Source:
-    Standard Webhooks 1.0.0, "Deliverability and reliability".
-"""
-
-
-def check_schedule(schedule: Sequence[float], jitter: float) -> tuple[float, ...]:
-    """Validate a retry schedule, and return it as floats.
-
-    Args:
-        schedule: Seconds to wait before each attempt, counted from the attempt before; the first is 0.
-        jitter: Fraction by which a delay is randomly lengthened or shortened.
-
-    Raises:
-        HookUsageError: If the schedule or the jitter is invalid.
-    """
-    if not isinstance(schedule, Sequence) or not all(is_finite_number(delay) for delay in schedule):
-        raise HookUsageError(f"The schedule of an Outbox must be a sequence of seconds; got {schedule!r:.200}.")
-    seconds = tuple(map(float, schedule))
-    if not seconds or seconds[0] != 0 or any(delay < 0 for delay in seconds):
-        raise HookUsageError(
-            f"The schedule of an Outbox says before each attempt how many seconds to wait. It begins with 0, since the "
-            f"first attempt is made at once, and none is negative; got {seconds!r}."
-        )
-    if not is_finite_number(jitter) or not 0 <= jitter < 1:
-        raise HookUsageError(
-            f"The jitter of an Outbox must be a fraction of each delay, from 0 to below 1; got {jitter!r}."
-        )
-    return seconds
-
-
-def delay_before_retry(
-    schedule: Sequence[float], attempts: int, *, jitter: float = 0.0, retry_after: float | None = None
-) -> float | None:
-    """Return the seconds from a failed attempt to the next one; `None` if it was the last.
-
-    Args:
-        schedule: Seconds to wait before each attempt.
-        attempts: Number of attempts made so far, the failed one included.
-        jitter: Fraction by which the delay is randomly lengthened or shortened.
-        retry_after: Seconds that the receiver asked for. The next attempt is never earlier, up to `LONGEST_WAIT`.
-    """
-    if attempts >= len(schedule):
-        return None
-    delay = schedule[attempts] * _jitter.uniform(1 - jitter, 1 + jitter)
-    return max(delay, min(retry_after or 0.0, LONGEST_WAIT))
-
-
-def is_finite_number(given: object) -> TypeGuard[float]:
-    """Return whether a value is a finite `int` or `float` (and no `bool`)."""
-    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
 
 
 class ClaimedBatch:
@@ -219,7 +166,6 @@ class EndpointQueues:
 
 
 logger = logging.getLogger("hookline")
-_jitter = random.Random()  # not the global one, whose numbers belong to the program
 
 SOONEST, LATEST = 0.05, 1.0
 """Shortest and longest pause, in seconds, between two queries while deliveries are due that cannot be claimed."""

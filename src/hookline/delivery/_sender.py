@@ -10,8 +10,6 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from importlib.metadata import version
 from time import perf_counter
@@ -24,6 +22,7 @@ import msgspec
 from hookline.delivery._addresses import AddressGuard, BlockedAddressError
 from hookline.delivery._control_answers import read_answer, read_host_answer
 from hookline.delivery._master_keys import MasterKeyError
+from hookline.delivery._retries import parse_retry_after
 from hookline.delivery._signing import (
     ANSWER_PREFIX,
     SIGNATURE_HEADERS,
@@ -60,10 +59,8 @@ except ImportError:
 if TYPE_CHECKING:
     from hookline.delivery._endpoint_secrets import EndpointSecrets
 
-__all__ = ["LONGEST_WAIT", "Sender", "Sent"]
+__all__ = ["Sender", "Sent"]
 
-LONGEST_WAIT = 86_400.0
-"""Longest wait, in seconds, that a receiver may ask for with `Retry-After`; longer ones are cut to a day."""
 LOOKUP_THREADS = 64
 """Host names that can be looked up at a time. A lookup whose name server is silent holds its thread for about 10 s."""
 
@@ -395,23 +392,8 @@ def _status_error(hook_id: str, receiver: str, response: aiohttp.ClientResponse)
         "gone" if status == 410 else "http_error",
         f"{receiver} answered {status}" + (", and redirects are not followed" if 300 <= status < 400 else ""),
         status_code=status,
-        retry_after=_parse_retry_after(response.headers.get("retry-after")),
+        retry_after=parse_retry_after(response.headers.get("retry-after")),
     )
-
-
-def _parse_retry_after(given: str | None) -> float | None:
-    """Parse `Retry-After` (seconds or a date) into seconds from now; `None` if it is neither."""
-    if given is None:
-        return None
-    text = given.strip()
-    if text.isascii() and text.isdigit():
-        return float(min(int(text[:9]), LONGEST_WAIT))
-    try:
-        moment = parsedate_to_datetime(text)
-        seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - time.time()
-    except (ValueError, OverflowError, IndexError, TypeError):
-        return None
-    return min(max(0.0, seconds), LONGEST_WAIT)
 
 
 def _connection_error(hook_id: str, receiver: str, error: Exception) -> DeliveryError:

@@ -1,5 +1,6 @@
 """Run handlers isolated from the agent, and hooks for callers without an event loop (`Portal`)."""
 
+from hookline.execution._before_tool_call import Askable, ask, compile_askable
 from hookline.execution._handlers import (
     Observer,
     announce_chain,
@@ -26,7 +27,6 @@ from hookline.execution._handlers import (
     run_timed,
     tool_of,
 )
-from hookline.execution._mock_dispatch import Askable, ask, compile_askable
 from hookline.execution._portal import (
     EndedPortalError,
     LoopPortal,
@@ -39,13 +39,16 @@ from hookline.execution._portal import (
     take_portal,
     task_starter,
 )
+from hookline.execution._stepping import GeneratorBridge, SteppedCall, emit
 
 __all__ = [
     "Askable",
     "EndedPortalError",
+    "GeneratorBridge",
     "LoopPortal",
     "Observer",
     "Portal",
+    "SteppedCall",
     "TasklessCall",
     "announce_chain",
     "announce_execution",
@@ -56,6 +59,7 @@ __all__ = [
     "compile_inline",
     "compile_observer",
     "describe_failure",
+    "emit",
     "finish_queued",
     "is_async_handler",
     "logger",

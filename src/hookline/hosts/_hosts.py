@@ -18,8 +18,8 @@ from hookline.hosts._answers import (
     write_cursor,
     write_gemini,
 )
-from hookline.hosts._jsonc import JsonDocument
 from hookline.hosts._moments import Moment
+from hookline.hosts._tool_names import split_at_server
 
 __all__ = ["HOSTS", "Host", "Scope"]
 
@@ -124,39 +124,15 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             if found and rest:
                 return found, rest
         if self.server_files and between in name:
-            found, rest = self._split_at_server(name, between, folder)
+            files = [self._path(path, Path(folder)) for path in self.server_files if folder or path.startswith("~/")]
+            found, rest = split_at_server(name, between, files)
             if found and rest:
                 return found, rest
         return self.toolset, self.tools.get(name, name)
 
-    def _split_at_server(self, name: str, between: str, folder: str) -> tuple[str, str]:
-        """Split a name after the longest server that begins it, else at the last place where one may end."""
-        files = (self._path(path, Path(folder)) for path in self.server_files if folder or path.startswith("~/"))
-        known = {server for path in files for server in read_servers(path)}
-        begins = [server for server in known if name.startswith(server + between)]
-        found = max(begins, key=len) if begins else name.rpartition(between)[0]
-        return found, name.removeprefix(found + between)
-
     def judges(self, event: str) -> bool:
         """Return whether an event judges a call, so that a hook that fails must deny it."""
         return self.events.get(event) in (Moment.BEFORE_TOOL, Moment.PERMISSION)
-
-
-SERVER_KEYS = ("mcpServers", "servers")
-"""The keys of settings under which MCP servers stand by their names."""
-
-
-def read_servers(path: Path) -> list[str]:
-    """Return the names of the MCP servers that a file of settings has; none if it cannot be read.
-
-    Args:
-        path: The file.
-    """
-    try:
-        settings = JsonDocument(path.read_text()).value
-    except (OSError, ValueError, RecursionError):  # no file, or one that the coding agent cannot read either
-        return []
-    return [name for key in SERVER_KEYS if isinstance(found := settings.get(key), dict) for name in found if name]
 
 
 CLAUDE = Host(

@@ -33,8 +33,8 @@ from hookline.hosts._answers import HookVerdict, HostReply
 from hookline.hosts._command.client import VERSION
 from hookline.hosts._installation import HOOK, Installation, read_installation
 from hookline.hosts._moments import Moment
+from hookline.hosts._pending_calls import reject_forgotten
 from hookline.hosts._policy import InstalledPolicy
-from hookline.hosts._questions import reject_forgotten
 from hookline.hosts._reading import QuestionError, SessionEvent, read_event
 from hookline.hosts._sessions import HostPatience, QuestionMoved, Session, capabilities_of
 from hookline.runtime import AdapterRun

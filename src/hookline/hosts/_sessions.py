@@ -19,8 +19,8 @@ from hookline.hosts._agent_runs import AgentRun, NotRun, StartedAgent, Unfinishe
 from hookline.hosts._answers import HookVerdict
 from hookline.hosts._hosts import Host
 from hookline.hosts._moments import Moment
+from hookline.hosts._pending_calls import Question, key_of, load_questions
 from hookline.hosts._policy import InstalledPolicy
-from hookline.hosts._questions import Question, key_of, load_questions
 from hookline.hosts._reading import SessionEvent
 from hookline.hosts._transcripts import FORMATS, ReportedCall, SessionTranscripts
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Approve, Capabilities, Reject, ToolDone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ from hookline.errors import HookDefinitionError, HookDenied, HookTimeoutError, H
 from hookline.execution import announce_chain, describe_failure, refuse_return, report_failure, run_timed
 from hookline.hooks import AnyHook, Hooks, Interceptor, hook_batch, refuse_scoped
 from hookline.interceptors._clock import Clock, ScopedClock, drive, drive_through
-from hookline.interceptors._fold import CompiledChain, Placed, check_depth, first_unheard
+from hookline.interceptors._fold import CompiledChain, Placed, first_unheard
 from hookline.interceptors._shadow import judge_in_shadow
 from hookline.interceptors._text_judge import judged_calls
 from hookline.interceptors._traversal import (
@@ -88,6 +88,9 @@ __all__ = [
     "ToolCall",
     "ToolResult",
 ]
+
+MAX_AROUNDS = 100
+"""Each takes up to seven frames (with a `before` and an `after` between two of them), and Python has a thousand."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -476,6 +479,22 @@ def _with_lanes(batch: Iterable[AnyHook]) -> list[Placed]:
         elif isinstance(entry, Interceptor):
             placed.append((entry, own))
     return placed
+
+
+def check_depth(hooks: Iterable[Interceptor]) -> None:
+    """Refuse more `around`s around one call than Python's stack holds.
+
+    Raises:
+        HookDefinitionError: That names the class of calls.
+    """
+    counts = Counter((hook.call, hook.tenant_id) for hook in hooks if hook.kind == "around" and not hook.shadow)
+    for call, tenant in counts:
+        if counts[call, tenant] + (counts[call, ""] if tenant else 0) > MAX_AROUNDS:
+            raise HookDefinitionError(
+                f"Chain for {call.__name__}",
+                f"more than {MAX_AROUNDS} `around` hooks, whose nested calls would overflow Python's stack; use "
+                "`before`, `guard` and `after` instead, whose number is not limited",
+            )
 
 
 def sort_by_priority(placed: Iterable[Placed]) -> list[Placed]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from types import MethodType
@@ -13,7 +12,6 @@ import msgspec
 
 from hookline.calls import CALLS, AgentCall, Denial, ToolCall
 from hookline.errors import (
-    HookDefinitionError,
     HookDenied,
 )
 from hookline.execution import (
@@ -55,7 +53,6 @@ from hookline.interceptors._traversal import (
 __all__ = [
     "CompiledChain",
     "Placed",
-    "check_depth",
     "first_unheard",
 ]
 
@@ -195,10 +192,6 @@ async def finish_around(
     return value if error is None else after_error(traversal, hook, error)
 
 
-MAX_AROUNDS = 100
-"""Each takes up to seven frames (with a `before` and an `after` between two of them), and Python has a thousand."""
-
-
 Placed = tuple[Interceptor, object]
 """An interceptor and the lane of its bundle."""
 
@@ -333,22 +326,6 @@ def place_marks(ordered: Sequence[Interceptor]) -> tuple[list[_Places], int]:
         if around:
             outer = index
     return places, outer
-
-
-def check_depth(hooks: Iterable[Interceptor]) -> None:
-    """Refuse more `around`s around one call than Python's stack holds.
-
-    Raises:
-        HookDefinitionError: That names the class of calls.
-    """
-    counts = Counter((hook.call, hook.tenant_id) for hook in hooks if hook.kind == "around" and not hook.shadow)
-    for call, tenant in counts:
-        if counts[call, tenant] + (counts[call, ""] if tenant else 0) > MAX_AROUNDS:
-            raise HookDefinitionError(
-                f"Chain for {call.__name__}",
-                f"more than {MAX_AROUNDS} `around` hooks, whose nested calls would overflow Python's stack; use "
-                "`before`, `guard` and `after` instead, whose number is not limited",
-            )
 
 
 def compile_interceptor(

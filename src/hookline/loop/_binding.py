@@ -12,7 +12,6 @@ from msgspec.structs import force_setattr
 
 from hookline._checks import quote
 from hookline._readonly import ReadOnlyList, writable
-from hookline._stepping import SteppedCall
 from hookline.calls import (
     CompactCall,
     Denial,
@@ -26,6 +25,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDenied, HookUsageError, RunPaused, RunStopped, UnknownToolError
 from hookline.events import BeforeHumanIntervention, PendingTool, ToolOutcome
+from hookline.execution import SteppedCall
 from hookline.loop._client import Exchange, format_named, format_of_answer
 from hookline.loop._format import Format, Told, plain
 from hookline.loop._judged_streams import JudgedStream, Take

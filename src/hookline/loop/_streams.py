@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from hookline._stepping import SteppedCall
+from hookline.execution import SteppedCall
 from hookline.loop._client import Exchange, byte_stream_class
 
 __all__ = ["End", "OpenStream", "watch_async", "watch_sync"]

@@ -52,8 +52,8 @@ from hookline.registry._host_settings import SkippedSetting as SkippedSetting
 from hookline.registry._host_settings import read_host_settings as read_host_settings
 from hookline.registry._log import ExecutionLog
 from hookline.registry._log_rows import ExecutionRow, HookRun, request_id
-from hookline.registry._matches import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
-from hookline.registry._matches import find_tool_globs as find_tool_globs
+from hookline.registry._matched_calls import CallMatches, MatchedCall, MatchedTool, UnmatchedCalls
+from hookline.registry._matched_calls import find_tool_globs as find_tool_globs
 from hookline.registry._order import is_movable as is_movable
 from hookline.registry._plans import DefinitionPlan, PlannedChange
 from hookline.registry._policy_alerts import ALERT_KINDS as ALERT_KINDS

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hookline._hook_scopes import HookScope
 from hookline.budgets import BudgetStore
 from hookline.bus import SECRET_VARIABLE, Bus, ask_about, check_secret, remote
 from hookline.calls import Ask, Call, Deny, Respond
@@ -20,7 +21,6 @@ from hookline.hooks import (
     AnyHook,
     Hook,
     Hooks,
-    HookScope,
     Interceptor,
     check_hook,
     check_interceptor,

@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from hookline._hook_scopes import HookScope
 from hookline._readonly import NO_DICT, NO_LIST, ReadOnlyDict, ReadOnlyList, check_finite, freeze_dict, freeze_list
 from hookline.bus import NAME
 from hookline.calls import CALLS, Call, RequestCall, ToolCall
 from hookline.dialects import DialectName, HostEventName
 from hookline.errors import HookDefinitionError
 from hookline.events import EVENTS, TOOL_EVENTS, BeforeToolCall
-from hookline.hooks import EVENTS_OF_CALLS, EventClass, HookScope, Kind, OnError
+from hookline.hooks import EVENTS_OF_CALLS, EventClass, Kind, OnError
 from hookline.registry._errors import DefinitionError
 from hookline.webhooks import LONGEST_MATCHER, Webhook, check_webhook, find_dialect_problem, to_camel
 

@@ -50,7 +50,7 @@ from hookline.registry._files import DefinitionFiles, HookFile, check_buildable,
 from hookline.registry._hook_test_runs import HookTestResult, run_hook_test
 from hookline.registry._hook_tests import read_hook_tests
 from hookline.registry._log_rows import first_key
-from hookline.registry._matches import CallMatches, RecentCalls, read_stored_sample
+from hookline.registry._matched_calls import CallMatches, RecentCalls, read_stored_sample
 from hookline.registry._order import assign_priorities
 from hookline.registry._plans import DefinitionPlan, check_plan, make_plan
 from hookline.registry._policy_alerts import ALERT_KINDS, PolicyAlert, read_alerts

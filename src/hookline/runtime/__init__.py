@@ -10,15 +10,14 @@ from hookline.runtime._approvals import Action as Action
 from hookline.runtime._approvals import action_of as action_of
 from hookline.runtime._approvals import decision_of as decision_of
 from hookline.runtime._capabilities import KINDS, Capabilities
-from hookline.runtime._capabilities import check_driven as check_driven
 from hookline.runtime._docstrings import parse_docstring as parse_docstring
 from hookline.runtime._engine import Engine, Segment
 from hookline.runtime._exec import TextStream, exec_agent, interrupt, recover_agent, resume_agent, stream_agent
 from hookline.runtime._held_stream import HeldEvents as HeldEvents
+from hookline.runtime._inherited_hooks import hooks_of_child as hooks_of_child
+from hookline.runtime._inherited_hooks import inherited_hooks as inherited_hooks
 from hookline.runtime._inputs import check_decisions as check_decisions
 from hookline.runtime._inputs import new_operation_id as new_operation_id
-from hookline.runtime._missing_hooks import hooks_of_child as hooks_of_child
-from hookline.runtime._missing_hooks import inherited_hooks as inherited_hooks
 from hookline.runtime._model_pause import ModelPause as ModelPause
 from hookline.runtime._model_pause import model_pause as model_pause
 from hookline.runtime._models import RETRY as RETRY
@@ -54,6 +53,7 @@ from hookline.runtime._sub_agents import describe_result as describe_result
 from hookline.runtime._tool_calls import run_overlapping as run_overlapping
 from hookline.runtime._tools import PlainFunction as PlainFunction
 from hookline.runtime._tools import Tool, ToolSource, as_result, tool
+from hookline.runtime._unsupported_hooks import check_driven as check_driven
 
 __all__ = [
     "KINDS",

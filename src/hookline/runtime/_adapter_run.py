@@ -48,8 +48,10 @@ from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.interceptors import FencedChain
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import emit_decision, emit_pause, emit_stop, note_pending, rejection_text
-from hookline.runtime._capabilities import Capabilities, check_driven
+from hookline.runtime._capabilities import Capabilities
 from hookline.runtime._compaction import compact, emit_compacted
+from hookline.runtime._hooks_at_resume import check_interceptors
+from hookline.runtime._inherited_hooks import inherited_hooks, without_definitions_of
 from hookline.runtime._inputs import (
     RunOptions,
     check_ids,
@@ -59,7 +61,6 @@ from hookline.runtime._inputs import (
     new_operation_id,
 )
 from hookline.runtime._lifecycle import Lifecycle
-from hookline.runtime._missing_hooks import check_interceptors, inherited_hooks, without_definitions_of
 from hookline.runtime._persistence import LOST_HERE, checkpoint
 from hookline.runtime._run import Run, after_step, before_step, live
 from hookline.runtime._seams import RunControl, instrument, run_through_chain, tell_context, tell_failed_step
@@ -93,6 +94,7 @@ from hookline.runtime._tool_calls import (
     tool_job,
 )
 from hookline.runtime._tools import Approval, Tool, as_result
+from hookline.runtime._unsupported_hooks import check_driven
 
 __all__ = ["AdapterRun", "AgentDone", "ToolDone"]
 

@@ -15,6 +15,7 @@ from hookline.events import (
     PendingTool,
 )
 from hookline.phases import Phase
+from hookline.runtime._phase_moves import move_to
 from hookline.runtime._run import Run
 from hookline.runtime._state import Approve, Decision, Reject, Step
 from hookline.runtime._tool_calls import INTERRUPTED, Job, failed_outcome, make_call, run_overlapping, tool_job
@@ -90,7 +91,7 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
     """Run a step that applies a person's decisions in place of a model call."""
     stopped_by = next((each for each in decisions if isinstance(each, Reject) and not each.and_continue), None)
     if stopped_by is not None:
-        await run.move(Phase.TOOL_DENIED)
+        await move_to(run, Phase.TOOL_DENIED)
         stop_run(run, stopped_by)
         return "interrupted"
     if run.undecided():
@@ -117,14 +118,14 @@ async def resume_step(run: Run, step: Step, decisions: Sequence[Decision]) -> Co
         jobs.append(tool_job(run, step, calling, call, tool, problem, approved=True, asked_by=asked_by))
     await run_overlapping(run, jobs)
     if step.ran:
-        await run.move(Phase.PROCESSING_TOOL_RESULT)
+        await move_to(run, Phase.PROCESSING_TOOL_RESULT)
     if step.asked and run.denied is None:  # a control has changed what was approved
         for name in step.asked:
             del run.decisions[name]
         return await ask_person(run, step)
     if not step.ran:
-        await run.move(Phase.TOOL_DENIED)
-        await run.move(Phase.PROCESSING_USER_INPUT)
+        await move_to(run, Phase.TOOL_DENIED)
+        await move_to(run, Phase.PROCESSING_USER_INPUT)
     run.close_step(INTERRUPTED)
     return None if run.denied is None else "interrupted"
 
@@ -135,7 +136,7 @@ async def ask_person(run: Run, step: Step) -> CompletionReason:
         run, step, [step.asked[calling.tool_call_id] for calling in step.calling if calling.tool_call_id in step.asked]
     )
     if not step.ran:
-        await run.move(Phase.AWAITING_TOOL_APPROVAL)
+        await move_to(run, Phase.AWAITING_TOOL_APPROVAL)
     emit_pause(run, step)
     return "waiting_for_human"
 

@@ -11,7 +11,7 @@ from hookline.errors import HookUsageError, OperationExistsError, StaleStateErro
 from hookline.hooks import AnyHook, Hook, Hooks, hooks_for_store, select_hooks
 from hookline.runtime._agent import Agent
 from hookline.runtime._engine import Engine
-from hookline.runtime._missing_hooks import all_interceptor_keys
+from hookline.runtime._hooks_at_resume import all_interceptor_keys
 from hookline.runtime._recovery import stored_result
 from hookline.runtime._run import find_hearers
 from hookline.runtime._state import DurableStore, OperationResult, OperationState, OperationStore

@@ -27,6 +27,8 @@ from hookline.hooks import AnyHook, hook_batch
 from hookline.runtime._agent import Agent
 from hookline.runtime._begin import check_engine_arguments, exec_on_engine
 from hookline.runtime._engine import Engine
+from hookline.runtime._hooks_at_resume import check_hooks
+from hookline.runtime._inherited_hooks import hooks_of_child
 from hookline.runtime._inputs import (
     RunOptions,
     check_decisions,
@@ -37,7 +39,6 @@ from hookline.runtime._inputs import (
     opening_messages,
 )
 from hookline.runtime._lifecycle import exec_run
-from hookline.runtime._missing_hooks import check_hooks, hooks_of_child
 from hookline.runtime._models import OnToken, Release
 from hookline.runtime._run import Run, live
 from hookline.runtime._state import (

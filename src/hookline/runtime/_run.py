@@ -61,11 +61,11 @@ from hookline.hooks import (
 )
 from hookline.instrumentation import Instrumentation
 from hookline.interceptors import Chain, FencedChain, FencedHooks, Interruptible, is_fenced
-from hookline.phases import Phase, PhaseMachine
+from hookline.phases import PhaseMachine
 from hookline.runtime._agent import Agent, find_offered, restore_tools
+from hookline.runtime._hooks_at_resume import all_interceptor_keys, interceptor_keys
 from hookline.runtime._inputs import RunOptions, system_message
 from hookline.runtime._journal import NO_JOURNAL, Journal
-from hookline.runtime._missing_hooks import all_interceptor_keys, interceptor_keys
 from hookline.runtime._models import RunText, make_run_text
 from hookline.runtime._state import (
     CallingOperation,
@@ -513,28 +513,6 @@ class Run:
     def find(self, calling: ToolRequest | ToolCall) -> Tool | Agent | None:
         """Return the tool or sub-agent that a call names, if the model was offered it."""
         return self.agent.find(calling) if self.offered is None else find_offered(self.agent, self.offered, calling)
-
-    # Phases, for the run of a session.
-
-    async def move(self, phase: Phase) -> None:
-        """Move a session to a phase."""
-        if self.phases is not None:
-            await self.phases.move(phase)
-
-    async def awaiting_model(self) -> None:
-        """Move a session to its model call, from wherever the last step ended."""
-        if self.phases is not None:
-            if self.phases.phase is Phase.AWAITING_TOOL_APPROVAL:
-                await self.phases.move(Phase.TOOL_DENIED)
-            if self.phases.phase in (Phase.ANALYZING_LLM_RESPONSE, Phase.TOOL_DENIED):
-                await self.phases.move(Phase.PROCESSING_USER_INPUT)
-            await self.phases.move(Phase.AWAITING_LLM_RESPONSE)
-
-    async def executing(self, step: Step) -> None:
-        """Move a session to its tools, at the first call of a step."""
-        if not step.ran:
-            step.ran = True
-            await self.move(Phase.EXECUTING_TOOL)
 
     # Events, cancellation.
 

@@ -21,6 +21,7 @@ from hookline.interceptors import NEVER_INTERRUPTED
 from hookline.phases import Phase, PhaseMachine
 from hookline.runtime._agent import Agent
 from hookline.runtime._exec import exec_child, waiting_state
+from hookline.runtime._hooks_at_resume import check_hooks
 from hookline.runtime._inputs import (
     RunOptions,
     check_decisions,
@@ -32,7 +33,6 @@ from hookline.runtime._inputs import (
     system_message,
 )
 from hookline.runtime._lifecycle import exec_run
-from hookline.runtime._missing_hooks import check_hooks
 from hookline.runtime._models import OnToken, Release
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, run_through_chain

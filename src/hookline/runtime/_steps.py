@@ -34,6 +34,7 @@ from hookline.runtime._approvals import ask_person, note_decisions, resume_step
 from hookline.runtime._compaction import compact_if_needed
 from hookline.runtime._models import RETRY, ModelRetry, copy_lists, respond
 from hookline.runtime._persistence import checkpoint
+from hookline.runtime._phase_moves import move_to, move_to_model
 from hookline.runtime._run import Run, after_step, before_step
 from hookline.runtime._seams import RunControl, instrument, instrument_step, run_through_chain
 from hookline.runtime._state import Decision, Step
@@ -138,14 +139,14 @@ async def model_step(run: Run, step: Step) -> CompletionReason | None:
     if run.agent.compaction is not None:
         await compact_if_needed(run, step, run.agent.compaction)
     if run.phases is not None:
-        await run.awaiting_model()
+        await move_to_model(run)
     response = await ask_model(run, step)
     if response is None:
         return "interrupted"
     if run.journal.durable:
         response = run.journal.storable(response)
     if run.phases is not None:
-        await run.move(Phase.ANALYZING_LLM_RESPONSE)
+        await move_to(run, Phase.ANALYZING_LLM_RESPONSE)
     run.count(step, response)
     step.calling = assign_call_ids(response.tool_calls, step.index)
     run.messages.append(
@@ -167,7 +168,7 @@ async def run_jobs(run: Run, step: Step, jobs: list[Job]) -> CompletionReason | 
     """Run the calls of a step, then continue, pause or end the run."""
     await run_overlapping(run, jobs)
     if step.ran and run.phases is not None:
-        await run.move(Phase.PROCESSING_TOOL_RESULT)
+        await move_to(run, Phase.PROCESSING_TOOL_RESULT)
     if run.denied is not None or not step.asked:
         run.close_step(INTERRUPTED if run.denied is None else "Not run, because a hook stopped the run.")
         return None if run.denied is None else "interrupted"
@@ -298,8 +299,8 @@ async def discard_answer(run: Run, step: Step, traversal: Traversal, spent: Usag
         message = hook_message([hook_id for hook_id, _ in feedback], "\n\n".join(text for _, text in feedback))
         run.messages.append(message)
     if run.phases is not None:
-        await run.move(Phase.ANALYZING_LLM_RESPONSE)
-        await run.awaiting_model()
+        await move_to(run, Phase.ANALYZING_LLM_RESPONSE)
+        await move_to_model(run)
     if run.journal.durable:
         await checkpoint(run)
     return message

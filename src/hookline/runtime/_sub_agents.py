@@ -13,6 +13,7 @@ from hookline.interceptors import Traversal
 from hookline.runtime._agent import AGENT_IDENTIFIER, Agent
 from hookline.runtime._inputs import new_operation_id
 from hookline.runtime._persistence import LOST_HERE, checkpoint
+from hookline.runtime._phase_moves import move_to_tools
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import OperationResult, Step
@@ -58,7 +59,7 @@ class SubAgentJob(msgspec.Struct, eq=False):
             instruction=instruction if isinstance(instruction, str) else "",
             **run.ids,
         )
-        await run.executing(self.step)
+        await move_to_tools(run, self.step)
         if SubAgentCall in run.intercepted:
             result = await lead_sub_agent(run, call, problem, request)
         else:

@@ -38,6 +38,7 @@ from hookline.events import (
 from hookline.interceptors import Traversal
 from hookline.runtime._agent import Agent
 from hookline.runtime._persistence import LOST_HERE, checkpoint
+from hookline.runtime._phase_moves import move_to_tools
 from hookline.runtime._run import Run
 from hookline.runtime._seams import RunControl, instrument, run_through_chain
 from hookline.runtime._state import Step, WaitingCall
@@ -373,7 +374,7 @@ async def emit_unrun_tool(run: Run, step: Step, call: ToolCall, traversal: Trave
     Returns:
         The result for the model.
     """
-    await run.executing(step)
+    await move_to_tools(run, step)
     started = perf_counter_ns()
     answer: ToolResult = traversal.answer
     result: ToolResult = traversal.result
@@ -424,7 +425,7 @@ def record_outcome(
 async def call_tool(run: Run, step: Step, call: ToolCall, tool: Tool | None, problem: str | None) -> ToolResult:
     """Call a tool, inside of its interceptors: `beforeToolCall` → mock or tool → its second event."""
     if run.phases is not None:
-        await run.executing(step)
+        await move_to_tools(run, step)
     step.ran = True
     started = perf_counter_ns()
     event: BeforeToolCall | None = None

@@ -1,10 +1,8 @@
-"""Limits of a server: sizes, timeouts, connections, and the proxies that it trusts."""
+"""Limits of a server: sizes, timeouts and connections."""
 
 from __future__ import annotations
 
-import ipaddress
 import math
-from collections.abc import Sequence
 
 import msgspec
 
@@ -17,7 +15,6 @@ __all__ = [
     "MAX_CONNECTIONS",
     "MAX_HEADERS",
     "ServerLimits",
-    "check_proxies",
 ]
 
 KIBIBYTE = 1024
@@ -56,24 +53,6 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("header_timeout", "body_timeout"):
             if not _is_number(seconds := getattr(self, name), int | float) or not 0 < seconds < math.inf:
                 raise HookUsageError(f"`{name}` must be a number of seconds above 0; got {seconds!r:.200}.")
-
-
-def check_proxies(given: Sequence[str]) -> list[str]:
-    """Return the addresses and networks of proxies whose `X-Forwarded-For` is trusted.
-
-    Raises:
-        HookUsageError: If one is neither: a name could resolve to anything, and `*` would let anybody forge addresses.
-    """
-    if isinstance(given, str):
-        raise HookUsageError(f"`trusted_proxies` must be a list of addresses or networks; got the text {given!r:.200}.")
-    for each in given:
-        try:
-            ipaddress.ip_network(each)
-        except (TypeError, ValueError):
-            raise HookUsageError(
-                f"`trusted_proxies` must be addresses or networks, as '10.0.0.7' or '10.0.0.0/8'; got {each!r:.200}."
-            ) from None
-    return list(given)
 
 
 def _is_number(given: object, kind: type | object) -> bool:

@@ -6,7 +6,6 @@ at once and then refills evenly, which neither of them offers, and Litestar's wo
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from time import monotonic
 from typing import Literal, TypeAlias
@@ -16,9 +15,10 @@ import msgspec
 from hookline.asgi import Scope
 from hookline.errors import HookUsageError
 from hookline.server._callers import Caller
+from hookline.server._client_addresses import client_address, network_of
 from hookline.server._problems import ApiError
 
-__all__ = ["Allowance", "RateLimit", "RateLimiter", "RateLimits", "check_allowance", "client_address"]
+__all__ = ["Allowance", "RateLimit", "RateLimiter", "RateLimits", "check_allowance"]
 
 REMEMBERED = 10_000
 Whose: TypeAlias = Literal["key", "tenant", "address"]
@@ -156,20 +156,3 @@ def check_allowance(allowance: Allowance | None) -> None:
         wait = max(1, math.ceil(allowance.wait))
         detail = f"Too many requests {_OF[allowance.whose]}; try again in {wait} s."
         raise ApiError(429, "rate", detail, headers={"Retry-After": str(wait)})
-
-
-def client_address(scope: Scope) -> str:
-    """Return the address of the client; `""` if the server does not know it."""
-    client = scope.get("client")
-    return str(client[0])[:100] if client else ""
-
-
-def network_of(address: str) -> str:
-    """Return what an address is counted as: for IPv6 its /64 network, since every client has at least one."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.version == 4:
-        return str(found)
-    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))

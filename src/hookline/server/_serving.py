@@ -24,6 +24,7 @@ from hookline.registry import AlertSettings, ExecutionLog, Registry
 from hookline.relay import Relay
 from hookline.runtime import Agent
 from hookline.server._app import MEBIBYTE, build_app
+from hookline.server._client_addresses import check_proxies
 from hookline.server._connections import Connections, fit_connections, raise_file_limit
 from hookline.server._keys import NewApiKey
 from hookline.server._limits import (
@@ -32,7 +33,6 @@ from hookline.server._limits import (
     MAX_CONNECTIONS,
     MAX_HEADERS,
     ServerLimits,
-    check_proxies,
 )
 from hookline.server._parts import ServerParts
 from hookline.server._rates import RateLimit, RateLimits

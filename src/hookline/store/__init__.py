@@ -8,14 +8,10 @@ from hookline.errors import MissingExtraError
 if not all(find_spec(each) for each in ("aiosqlite", "alembic", "asyncpg", "greenlet", "sqlalchemy")):
     raise MissingExtraError("server", "A store in a database")
 
-from hookline.store._approvals import DecisionFilter as DecisionFilter
-from hookline.store._approvals import DecisionRecord as DecisionRecord
-from hookline.store._approvals import StoredDecision
-from hookline.store._approvals import decision_cursor as decision_cursor
-from hookline.store._approvals import make_seen_token as make_seen_token
 from hookline.store._changes import raise_revision as raise_revision
 from hookline.store._changes import read_revision as read_revision
 from hookline.store._changes import write_audit as write_audit
+from hookline.store._circuit_breaker import Breaker
 from hookline.store._conversation import ConversationHead as ConversationHead
 from hookline.store._conversation import EventPart as EventPart
 from hookline.store._conversation import StoredMessage as StoredMessage
@@ -25,13 +21,21 @@ from hookline.store._database import insert_into as insert_into
 from hookline.store._database import limit_waiting as limit_waiting
 from hookline.store._database import parse_address as parse_address
 from hookline.store._database import read_clock as read_clock
-from hookline.store._deliveries import Breaker
-from hookline.store._deliveries import DeliveryOutcome as DeliveryOutcome
+from hookline.store._dead_letters import DeadLetter as DeadLetter
+from hookline.store._dead_letters import add_dead_letter as add_dead_letter
+from hookline.store._dead_letters import read_dead_letters as read_dead_letters
+from hookline.store._dead_letters import replay_dead_letters as replay_dead_letters
+from hookline.store._decisions import DecisionFilter as DecisionFilter
+from hookline.store._decisions import DecisionRecord as DecisionRecord
+from hookline.store._decisions import StoredDecision
+from hookline.store._decisions import decision_cursor as decision_cursor
+from hookline.store._decisions import make_seen_token as make_seen_token
 from hookline.store._deliveries import build_delivery_rows as build_delivery_rows
 from hookline.store._deliveries import insert_deliveries as insert_deliveries
 from hookline.store._deliveries import settle_deliveries as settle_deliveries
 from hookline.store._delivery_claims import LONGEST_LEASE as LONGEST_LEASE
 from hookline.store._delivery_claims import ClaimedDelivery as ClaimedDelivery
+from hookline.store._delivery_claims import DeliveryOutcome as DeliveryOutcome
 from hookline.store._delivery_claims import DeliveryRun as DeliveryRun
 from hookline.store._delivery_claims import claim_deliveries as claim_deliveries
 from hookline.store._delivery_claims import correct_due_times as correct_due_times
@@ -85,20 +89,16 @@ from hookline.store._recent_events import read_lineages as read_lineages
 from hookline.store._recent_events import read_operation_sums as read_operation_sums
 from hookline.store._recent_events import read_recent_events as read_recent_events
 from hookline.store._recent_events import read_recent_operations as read_recent_operations
-from hookline.store._relay_queue import DeadLetter as DeadLetter
+from hookline.store._relay_lease import RelayStatus as RelayStatus
+from hookline.store._relay_lease import claim_relay as claim_relay
+from hookline.store._relay_lease import note_relay as note_relay
+from hookline.store._relay_lease import note_stream as note_stream
+from hookline.store._relay_lease import read_losses as read_losses
+from hookline.store._relay_lease import read_relay_status as read_relay_status
+from hookline.store._relay_lease import release_relay as release_relay
 from hookline.store._relay_queue import QueuedCommit as QueuedCommit
-from hookline.store._relay_queue import RelayStatus as RelayStatus
-from hookline.store._relay_queue import add_dead_letter as add_dead_letter
-from hookline.store._relay_queue import claim_relay as claim_relay
 from hookline.store._relay_queue import confirm_told as confirm_told
-from hookline.store._relay_queue import note_relay as note_relay
-from hookline.store._relay_queue import note_stream as note_stream
-from hookline.store._relay_queue import read_dead_letters as read_dead_letters
-from hookline.store._relay_queue import read_losses as read_losses
 from hookline.store._relay_queue import read_queue as read_queue
-from hookline.store._relay_queue import read_relay_status as read_relay_status
-from hookline.store._relay_queue import release_relay as release_relay
-from hookline.store._relay_queue import replay_dead_letters as replay_dead_letters
 from hookline.store._relay_queue import replay_events as replay_events
 from hookline.store._rows import is_storable as is_storable
 from hookline.store._rows import parse_tags as parse_tags

@@ -22,8 +22,8 @@ from hookline.errors import (
 )
 from hookline.events import HookType
 from hookline.runtime import FORMAT
-from hookline.store._approvals import link_events
 from hookline.store._database import FIRST_PAUSE, LONGEST_PAUSE, Database, is_transient
+from hookline.store._decisions import link_events
 from hookline.store._deliveries import insert_deliveries
 from hookline.store._lease import build_release
 from hookline.store._partitions import KEPT, today

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import ColumnElement, Double, Integer, Row, String, TextClause, bindparam, select, text, update
@@ -19,6 +19,7 @@ __all__ = [
     "LONGEST_LEASE",
     "UNCLAIMED",
     "ClaimedDelivery",
+    "DeliveryOutcome",
     "DeliveryRun",
     "claim_deliveries",
     "correct_due_times",
@@ -186,6 +187,36 @@ class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     envelope: Envelope
     refused: str | None = None
     failures: int = 0
+
+
+class DeliveryOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one attempt, or of a claimed delivery that was not attempted.
+
+    Attributes:
+        claimed: The delivery.
+        status: `"delivered"`; `"pending"`, to be tried again; `"dead"`, given up.
+        delay: Seconds until the next attempt.
+        attempted: Whether an attempt was made.
+        began: When the attempt began, by `time.monotonic`.
+        duration_ms: How long the attempt took.
+        status_code: The HTTP status of the receiver's answer.
+        error: The error, without secrets.
+        failed: Whether the attempt counts as a failure of the endpoint.
+        pause: Seconds for which the endpoint asked for no deliveries (`Retry-After`).
+        gone: Whether the endpoint answered that it is gone for good (410).
+    """
+
+    claimed: ClaimedDelivery
+    status: Literal["delivered", "pending", "dead"]
+    delay: float = 0.0
+    attempted: bool = True
+    began: float = 0.0
+    duration_ms: float = 0.0
+    status_code: int | None = None
+    error: str | None = None
+    failed: bool = False
+    pause: float | None = None
+    gone: bool = False
 
 
 DeliveryRun: TypeAlias = list[ClaimedDelivery]

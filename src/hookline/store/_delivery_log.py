@@ -10,8 +10,9 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.errors import HookUsageError
+from hookline.store._circuit_breaker import disable_endpoint, enable_endpoint, reopen_endpoints
 from hookline.store._database import read_clock
-from hookline.store._deliveries import disable_endpoint, enable_endpoint, promote_waiting, reopen_endpoints
+from hookline.store._deliveries import promote_waiting
 from hookline.store._partitions import DAY, GIVEN_UP, KEPT, day_of, drop_days, move_rows
 from hookline.store._reading import Page, check_limit, cursor_error
 from hookline.store._retention import give_way

@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from hookline.budgets import Amounts, BudgetFigures, BudgetRequest, Reservation, Settlement
 from hookline.errors import HookUsageError, OperationNotFoundError, StoreUnavailableError
 from hookline.runtime import Approve, DurableStore, JournalEntry, ModelCallRecord, OperationState, Reject
-from hookline.store import _approvals as approvals
 from hookline.store import _budgets as counts
 from hookline.store import _conversation as conversation
+from hookline.store import _decisions as decisions
 from hookline.store import _reading as reading
-from hookline.store._approvals import DecisionFilter, DecisionRecord, StoredDecision
 from hookline.store._commits import Commit, CommitQueue, CommitWriter, Overflow, note_missing_hooks, release_operation
 from hookline.store._conversation import ConversationHead, EventPart, StoredMessage
 from hookline.store._database import Database, Dialect, Durability, parse_address
+from hookline.store._decisions import DecisionFilter, DecisionRecord, StoredDecision
 from hookline.store._deliveries import build_delivery_rows
 from hookline.store._interrupts import InterruptWatch, find_unattended_interrupts, request_interrupt
 from hookline.store._lease import Lease, generate_worker_id, is_orphaned, read_next_lease_end
@@ -490,7 +490,7 @@ class SqlStore(DurableStore):
         database = self._open_database()
 
         async def find(connection: AsyncConnection) -> tuple[list[str], float | None]:
-            decided = await approvals.find_decided_operations(
+            decided = await decisions.find_decided_operations(
                 connection, agent_ids=agent_ids, agent_versions=agent_versions, limit=1000, exclude=frozenset(exclude)
             )
             orphans = await reading.find_orphans(
@@ -701,7 +701,7 @@ class SqlStore(DurableStore):
             DecisionError: If the call is not pending, is decided already, or has changed since the person saw it.
         """
         database = self._open_database()
-        state = await approvals.store_decision(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
+        state = await decisions.store_decision(database, operation_id, decision, by=by, tenant_id=tenant_id, seen=seen)
         self.wakeups.wake(WORK)
         return state
 
@@ -768,7 +768,7 @@ class SqlStore(DurableStore):
             exclude: Ids to leave out.
             agent_versions: Only operations that were begun with one of these versions of the agent.
         """
-        query = partial(approvals.find_decided_operations, agent_ids=agent_ids, agent_versions=agent_versions)
+        query = partial(decisions.find_decided_operations, agent_ids=agent_ids, agent_versions=agent_versions)
         return await self._read(partial(query, limit=limit, exclude=frozenset(exclude)))
 
     async def ready_decisions(self, operation_id: str) -> list[Approve | Reject]:
@@ -777,12 +777,12 @@ class SqlStore(DurableStore):
         Raises:
             StateFormatError: If a newer version of hookline wrote the state.
         """
-        return await self._read(partial(approvals.read_ready_decisions, operation_id=operation_id))
+        return await self._read(partial(decisions.read_ready_decisions, operation_id=operation_id))
 
     async def decisions_of(self, operation_id: str) -> list[StoredDecision]:
         """List the decisions about calls of an operation, with who made them, oldest first."""
         await self._commits.wait_until_written(operation_id)
-        return await self._read(partial(approvals.list_decisions, operation_id=operation_id))
+        return await self._read(partial(decisions.list_decisions, operation_id=operation_id))
 
     async def decisions(
         self, which: DecisionFilter | None = None, *, cursor: str | None = None, limit: int = 50
@@ -799,7 +799,7 @@ class SqlStore(DurableStore):
         """
         reading.check_limit(limit)
         wanted = which or DecisionFilter()
-        return await self._read(partial(approvals.read_decisions, which=wanted, cursor=cursor, limit=limit))
+        return await self._read(partial(decisions.read_decisions, which=wanted, cursor=cursor, limit=limit))
 
     async def reserve_budget(self, request: BudgetRequest) -> Reservation:
         """Reserve amounts if their window, by the clock of the database, has that much left and is not closed.
@@ -869,7 +869,7 @@ class SqlStore(DurableStore):
 
     async def forget_decisions(self, operation_id: str) -> None:
         """Delete decisions about an operation that never took effect, except those about a pause that still lasts."""
-        await approvals.delete_void_decisions(self._open_database(), operation_id)
+        await decisions.delete_void_decisions(self._open_database(), operation_id)
 
     def accompany(self, companion: Companion) -> None:
         """Run a background task while the store is open, and let it finish before the store closes."""

@@ -19,12 +19,12 @@ from agent_framework import (
 from agent_framework import Message as Theirs
 from msgspec.structs import replace
 
-from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._streams import must_hold_stream, read_parts
 from hookline.adapters.agent_framework import _conversion as convert
 from hookline.adapters.agent_framework._run_binding import AgentFrameworkBinding, Next, call_until_terminated
 from hookline.calls import Message, ModelCall, ModelResponse
 from hookline.errors import HookDenied
+from hookline.execution import GeneratorBridge, emit
 from hookline.runtime import HeldEvents
 
 __all__ = ["ModelCallMiddleware"]

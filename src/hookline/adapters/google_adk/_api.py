@@ -9,11 +9,11 @@ from contextlib import aclosing, suppress
 from contextvars import copy_context
 from typing import Any, cast
 
-from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._attaching import check_hooked, decisions_by_call
 from hookline.adapters._conversion import split_input
 from hookline.calls import AgentCall, Message
 from hookline.errors import HookUsageError, MissingExtraError
+from hookline.execution import GeneratorBridge, emit
 from hookline.hooks import AnyHook
 from hookline.runtime import AdapterRun, AgentDone, Approve, Reject
 

@@ -17,7 +17,6 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from hookline._readonly import writable
-from hookline._stepping import SteppedCall
 from hookline.adapters._conversion import rejection_text, to_pending_tool
 from hookline.adapters.google_adk import _conversion as convert
 from hookline.calls import (
@@ -32,6 +31,7 @@ from hookline.calls import (
 )
 from hookline.errors import HookDenied, HookUsageError
 from hookline.events import PendingTool
+from hookline.execution import SteppedCall
 from hookline.runtime import KINDS, AdapterRun, AgentDone, Capabilities, Reject, ToolDone
 
 __all__ = ["DRIVES", "OPERATION_KEY", "AdkBinding", "HookPlugin", "current_binding", "current_call"]

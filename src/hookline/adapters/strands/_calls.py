@@ -16,7 +16,6 @@ from strands.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from strands.interrupt import InterruptException
 from strands.middleware import ExecuteToolStage, InvokeModelStage, ToolResultEvent, TypedEvent
 
-from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._conversion import rejection_text, to_pending_tool
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._compaction import hook_compactions
@@ -31,6 +30,7 @@ from hookline.adapters.strands._run_binding import (
     waiting_operations,
 )
 from hookline.calls import AgentCall, Message, ToolResult
+from hookline.execution import GeneratorBridge, emit
 from hookline.runtime import Reject
 
 __all__ = ["attach"]

@@ -10,13 +10,13 @@ from typing import Any
 from strands.hooks import AfterModelCallEvent
 from strands.middleware import ModelStopReason, TypedEvent
 
-from hookline._stepping import GeneratorBridge, emit
 from hookline.adapters._conversion import split_input
 from hookline.adapters._streams import must_hold_stream, read_parts
 from hookline.adapters.strands import _conversion as convert
 from hookline.adapters.strands._run_binding import StrandsBinding, binding_of
 from hookline.calls import Message, ModelCall, ModelResponse
 from hookline.errors import HookDenied
+from hookline.execution import GeneratorBridge, emit
 from hookline.runtime import HeldEvents
 
 __all__ = ["after_model", "hook_middleware", "model_middleware"]

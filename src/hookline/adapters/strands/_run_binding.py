@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 from strands import Agent
 
-from hookline._stepping import GeneratorBridge
 from hookline.adapters._conversion import rejection_text, split_input
 from hookline.adapters._streams import must_hold_stream
 from hookline.adapters.strands._conversion import (
@@ -26,6 +25,7 @@ from hookline.adapters.strands._conversion import (
 )
 from hookline.calls import AgentCall, CompactCall, Message, ModelCall, SubAgentCall, ToolCall, ToolRequest
 from hookline.events import CompletionReason, PendingTool, ToolOutcome
+from hookline.execution import GeneratorBridge
 from hookline.runtime import KINDS, AdapterRun, Approve, Capabilities, Reject
 
 __all__ = [

@@ -16,7 +16,7 @@ from hookline.calls import ToolResult, ToolSpec
 from hookline.errors import HookUsageError, message_of
 from hookline.evals._canonical import canonical
 from hookline.evals._endings import OperationEndings
-from hookline.evals._replay import ReplayScope, ReplayScopes
+from hookline.evals._recorded_answers import ReplayScope, ReplayScopes
 from hookline.evals.cassettes._file import (
     CassetteFile,
     check_needs,

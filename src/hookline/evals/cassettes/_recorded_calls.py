@@ -12,7 +12,7 @@ import msgspec
 from hookline.calls import ToolResult
 from hookline.evals._canonical import canonical
 from hookline.evals._equality import json_key
-from hookline.evals._replay import RecordedAnswers, ReplayScope
+from hookline.evals._recorded_answers import RecordedAnswers, ReplayScope
 from hookline.events import AfterToolCall, OnToolCallError
 from hookline.redaction import Redacting
 

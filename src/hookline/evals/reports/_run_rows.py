@@ -7,8 +7,8 @@ from array import array
 from hookline.errors import HookUsageError
 from hookline.evals._costs import sum_costs
 from hookline.evals.reports._saved_runs import SavedRun
-from hookline.evals.running import REPLAYS, TaskKey, TaskResult, describe_key, impossible_in
-from hookline.evals.statistics import ModelStatistics, ModelTally, attempt_score
+from hookline.evals.running import REPLAYS, TaskKey, TaskResult, attempt_score, describe_key, impossible_in
+from hookline.evals.statistics import ModelStatistics, ModelTally
 
 __all__ = ["RunRows", "TaskRow"]
 

@@ -27,6 +27,8 @@ from hookline.evals.running._results import ConversationEnd as ConversationEnd
 from hookline.evals.running._results import Mode as Mode
 from hookline.evals.running._results import TaskKey as TaskKey
 from hookline.evals.running._results import Totals as Totals
+from hookline.evals.running._results import attempt_score as attempt_score
+from hookline.evals.running._results import clamp_score as clamp_score
 from hookline.evals.running._run_files import RunEnd as RunEnd
 from hookline.evals.running._run_files import RunHeader as RunHeader
 from hookline.evals.running._run_files import StoredResults as StoredResults

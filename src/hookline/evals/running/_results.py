@@ -33,6 +33,8 @@ __all__ = [
     "TaskOutcome",
     "TaskResult",
     "Totals",
+    "attempt_score",
+    "clamp_score",
     "compare",
     "stable_fields",
     "verdicts_of",
@@ -374,6 +376,32 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return f"the run ended with reason {self.reason!r}{f': {self.error}' if self.error else ''}"
         missed = [check.failure for check in self.checks]
         return "; ".join(filter(None, missed)) or "the suite's own check failed"
+
+
+def attempt_score(result: TaskResult, *, replays: bool) -> float | None:
+    """Return the score of an attempt, as statistics count it.
+
+    An attempt that broke, or whose calls were not all answered, scores 0 whatever its checks say.
+
+    Args:
+        result: The attempt.
+        replays: Whether a recording judged the run.
+
+    Returns:
+        The score, from 0 to 1; `None` if nothing judged the attempt.
+    """
+    if not result.sound:
+        return 0.0
+    if result.score is not None:
+        return clamp_score(result.score)
+    if result.utility is not None:
+        return float(result.utility)
+    return 1.0 if replays and result.mocked else None
+
+
+def clamp_score(score: float) -> float:
+    """Return a score that is from 0 to 1: checks of somebody's own may give anything, and rounding exceeds 1."""
+    return score if 0 <= score <= 1 else float(score > 1)
 
 
 def verdicts_of(row: TaskResult) -> list[EvaluationResult]:

@@ -13,7 +13,6 @@ from hookline.evals.statistics._run_statistics import (
     TaskStatistics,
 )
 from hookline.evals.statistics._run_statistics import ModelTally as ModelTally
-from hookline.evals.statistics._run_statistics import attempt_score as attempt_score
 
 __all__ = [
     "CheckStatistics",

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from hookline.evals._costs import sum_costs
-from hookline.evals.running import REPLAYS, Mode, TaskResult
+from hookline.evals.running import REPLAYS, Mode, TaskResult, attempt_score, clamp_score
 from hookline.evals.statistics._estimates import Estimate, estimate_mean, mean_interval, pass_at_k, pass_hat_k
 from hookline.evals.statistics._percentiles import Percentiles
 
@@ -20,7 +20,6 @@ __all__ = [
     "RunStatistics",
     "TagStatistics",
     "TaskStatistics",
-    "attempt_score",
 ]
 
 STEPS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
@@ -224,27 +223,6 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-def attempt_score(result: TaskResult, *, replays: bool) -> float | None:
-    """Return the score of an attempt, as statistics count it.
-
-    An attempt that broke, or whose calls were not all answered, scores 0 whatever its checks say.
-
-    Args:
-        result: The attempt.
-        replays: Whether a recording judged the run.
-
-    Returns:
-        The score, from 0 to 1; `None` if nothing judged the attempt.
-    """
-    if not result.sound:
-        return 0.0
-    if result.score is not None:
-        return _clamp(result.score)
-    if result.utility is not None:
-        return float(result.utility)
-    return 1.0 if replays and result.mocked else None
-
-
 class Mean:
     """A mean that values are added to."""
 
@@ -268,7 +246,7 @@ class Mean:
         """Return the mean of independent scores with its interval; `None` if there are none."""
         if not self.count:
             return None
-        mean = _clamp(self.value)
+        mean = clamp_score(self.value)
         low, high = mean_interval(mean, max(self.squares / self.count - mean * mean, 0.0), self.count)
         return Estimate(mean=mean, low=low, high=high, count=self.count)
 
@@ -368,7 +346,7 @@ class CheckTally:
         if task not in self.passed:
             self.passed[task], self.score[task] = Mean(), Mean()
         self.passed[task].add(float(passed))
-        self.score[task].add(_clamp(score))
+        self.score[task].add(clamp_score(score))
 
     def statistics(self, name: str) -> CheckStatistics:
         """Return the figures of the check."""
@@ -475,10 +453,5 @@ class ModelTally:
 def _estimate_tasks(tasks: Iterable[TaskTally]) -> tuple[Estimate | None, Estimate | None]:
     """Estimate the pass rate of tasks like these, and their score with their weights."""
     judged = [task for task in tasks if task.score.count]
-    scores = estimate_mean((_clamp(task.score.value) for task in judged), (task.weight for task in judged))
+    scores = estimate_mean((clamp_score(task.score.value) for task in judged), (task.weight for task in judged))
     return estimate_mean(task.pass_rate for task in judged), scores
-
-
-def _clamp(score: float) -> float:
-    """Return a score that is from 0 to 1: checks of somebody's own may give anything, and rounding exceeds 1."""
-    return score if 0 <= score <= 1 else float(score > 1)

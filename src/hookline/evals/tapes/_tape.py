@@ -10,7 +10,7 @@ from typing import Self, get_args
 
 from hookline.calls import Deny, ModelCall, ModelResponse, Usage
 from hookline.errors import HookUsageError
-from hookline.evals._replay import RecordedAnswers, ReplayScope
+from hookline.evals._recorded_answers import RecordedAnswers, ReplayScope
 from hookline.evals.cassettes import DEFAULT_REDACTION, RecordMode, check_needs
 from hookline.evals.errors import CassetteError
 from hookline.evals.tapes._calls import ModelQuestion, TapedCall, answer_of, explain_miss, question_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.delivery._outbox import STANDARD_SCHEDULE, delay_before_retry
-from hookline.delivery._sender import LONGEST_WAIT
+from hookline.delivery._retries import LONGEST_WAIT, STANDARD_SCHEDULE, delay_before_retry
 
 seconds = st.floats(0, 1e6)
 

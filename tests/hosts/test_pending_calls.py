@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hookline import HookType, Reject
-from hookline.hosts._questions import FORGOTTEN_SECONDS, Question, reject_forgotten
+from hookline.hosts._pending_calls import FORGOTTEN_SECONDS, Question, reject_forgotten
 from hookline.hosts._sessions import QuestionMoved, capabilities_of
 from hookline.runtime import Approve, OperationState
 from tests.hosts.in_process import LocalHost, until

@@ -46,7 +46,7 @@ from hookline.runtime import (
     OperationState,
     recover_agent,
 )
-from hookline.runtime._missing_hooks import all_interceptor_keys, check_interceptors, interceptor_keys
+from hookline.runtime._hooks_at_resume import all_interceptor_keys, check_interceptors, interceptor_keys
 from tests.tables import for_each
 
 from .durable import Died, Disk, DyingStore

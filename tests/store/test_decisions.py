@@ -17,7 +17,7 @@ from hookline.errors import DecisionError
 from hookline.events import AfterHumanIntervention, PendingTool, decode
 from hookline.runtime import OperationState, resume_agent
 from hookline.store import SqlStore, Worker, downgrade_store
-from hookline.store._approvals import make_seen_token
+from hookline.store._decisions import make_seen_token
 from hookline.store._migrate import VERSION_TABLE
 from tests.store.test_worker import status_of
 from tests.tables import for_each

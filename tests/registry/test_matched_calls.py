@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hookline.registry import POINTS, CallMatches, HookDefinition
-from hookline.registry._matches import MOST_KEPT, SHOWN_CALLS, RecentCalls
+from hookline.registry._matched_calls import MOST_KEPT, SHOWN_CALLS, RecentCalls
 from hookline.store import SqlStore
 from tests.databases import on_sqlite
 
@@ -57,7 +57,7 @@ async def store(database_url: str) -> AsyncIterator[CountingStore]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("hookline.registry._matches.monotonic", clock)
+    monkeypatch.setattr("hookline.registry._matched_calls.monotonic", clock)
     return clock
 
 
