@@ -16,14 +16,8 @@ from hookline import Agent, ModelResponse, ScriptedModel, ToolRequest, exec_agen
 from hookline.errors import HookUsageError
 from hookline.evals import EventRecorder
 from hookline.evals.trajectories import MatchType, Trajectory, assert_trajectory
-from hookline.evals.trajectories._trajectory import (
-    FULL,
-    ArgumentMode,
-    ArgumentRule,
-    ExpectedCall,
-    align_in_any_order,
-    align_in_order,
-)
+from hookline.evals.trajectories._alignment import FULL, align_in_any_order, align_in_order
+from hookline.evals.trajectories._trajectory import ArgumentMode, ArgumentRule, ExpectedCall
 
 MODES = get_args(MatchType)
 ARGS = get_args(ArgumentMode)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hookline import Deny, Hooks, RequestCall
+from hookline.server._paths import normalize_path
 from hookline.server._problems import ApiError
-from hookline.server._text import normalize_path
 from hookline.server.routes import ROUTES
 from hookline.store import SqlStore
 from tests.server.site import Site, delivery, execution, key, operation

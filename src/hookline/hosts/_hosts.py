@@ -19,7 +19,7 @@ from hookline.hosts._answers import (
     write_gemini,
 )
 from hookline.hosts._moments import Moment
-from hookline.hosts._tool_names import split_at_server
+from hookline.hosts._tool_names import split_server_name
 
 __all__ = ["HOSTS", "Host", "Scope"]
 
@@ -30,9 +30,6 @@ class Scope(StrEnum):
     PROJECT = "project"
     USER = "user"
 
-
-UNNAMED_SERVER = "mcp"
-"""The toolset of the tools of MCP servers, in a host that does not name the server."""
 
 Writer = Callable[[Moment, str, HookVerdict], HostReply]
 
@@ -117,18 +114,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         """
         if server and tool:
             return server, tool
-        before, between = self.mcp
-        if before and name.startswith(before):
-            rest = name.removeprefix(before)
-            found, _, rest = rest.partition(between) if between else (UNNAMED_SERVER, "", rest)
-            if found and rest:
-                return found, rest
-        if self.server_files and between in name:
-            files = [self._path(path, Path(folder)) for path in self.server_files if folder or path.startswith("~/")]
-            found, rest = split_at_server(name, between, files)
-            if found and rest:
-                return found, rest
-        return self.toolset, self.tools.get(name, name)
+        files = [self._path(path, Path(folder)) for path in self.server_files if folder or path.startswith("~/")]
+        found = split_server_name(name, *self.mcp, files=files if self.server_files else None)
+        return found or (self.toolset, self.tools.get(name, name))
 
     def judges(self, event: str) -> bool:
         """Return whether an event judges a call, so that a hook that fails must deny it."""

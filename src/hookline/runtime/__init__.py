@@ -20,15 +20,16 @@ from hookline.runtime._inputs import check_decisions as check_decisions
 from hookline.runtime._inputs import new_operation_id as new_operation_id
 from hookline.runtime._model_pause import ModelPause as ModelPause
 from hookline.runtime._model_pause import model_pause as model_pause
-from hookline.runtime._models import RETRY as RETRY
-from hookline.runtime._models import Model, ModelRetry, ScriptedModel, StreamingModel
+from hookline.runtime._model_retry import RETRY as RETRY
+from hookline.runtime._model_retry import ModelRetry
+from hookline.runtime._models import Model, ScriptedModel, StreamingModel
 from hookline.runtime._models import Release as Release
 from hookline.runtime._models import model_by_name as model_by_name
+from hookline.runtime._operation_retry import find_prompt as find_prompt
+from hookline.runtime._operation_retry import is_compacted as is_compacted
+from hookline.runtime._operation_retry import make_retry as make_retry
 from hookline.runtime._persistence import let_go_when_cancelled as let_go_when_cancelled
 from hookline.runtime._recovery import stored_result as stored_result
-from hookline.runtime._retry import find_prompt as find_prompt
-from hookline.runtime._retry import is_compacted as is_compacted
-from hookline.runtime._retry import make_retry as make_retry
 from hookline.runtime._session import AgentSession
 from hookline.runtime._state import FORMAT as FORMAT
 from hookline.runtime._state import (

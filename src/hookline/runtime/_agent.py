@@ -14,7 +14,8 @@ from hookline._readonly import ReadOnlyList
 from hookline.calls import Message, ToolCall, ToolRequest, ToolSpec
 from hookline.errors import AgentDefinitionError
 from hookline.hooks import AnyHook, hook_batch
-from hookline.runtime._models import Model, ModelRetry, model_by_name
+from hookline.runtime._model_retry import ModelRetry
+from hookline.runtime._models import Model, model_by_name
 from hookline.runtime._state import OfferedTool
 from hookline.runtime._tools import Tool, ToolSource, is_source, tool
 

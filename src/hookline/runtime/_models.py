@@ -1,25 +1,21 @@
-"""Ask a model: the `Model` protocol, retries, streamed text, and `ScriptedModel`, which plays a script."""
+"""Models of a run: the `Model` protocol, streamed text, and `ScriptedModel`, which plays a script."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-import math
-import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import cache, partial
 from importlib.metadata import entry_points
-from types import CoroutineType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import anyio
-import msgspec
 
 from hookline._checks import quote
 from hookline._deadlines import own_cancellation
-from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolRequest, Usage
+from hookline.calls import AgentCall, Call, ModelCall, ModelResponse, StepCall, ToolRequest
 from hookline.errors import (
     AgentDefinitionError,
     HookDenied,
@@ -31,20 +27,15 @@ from hookline.errors import (
 )
 from hookline.instrumentation import Instrumentation, StreamTimes
 from hookline.interceptors import Chain, FencedChain, TextJudge, judge_in_time, open_text_judge
-from hookline.runtime._model_pause import model_pause
 
 __all__ = [
-    "RETRY",
     "Model",
-    "ModelRetry",
     "OnToken",
     "Release",
     "ScriptedModel",
     "StreamingModel",
-    "copy_lists",
     "make_run_text",
     "model_by_name",
-    "respond",
 ]
 
 logger = logging.getLogger("hookline")
@@ -83,10 +74,6 @@ def _finders() -> tuple[Callable[[str], Model | None], ...]:
     return tuple(entry.load() for entry in found)
 
 
-RETRY = "hookline.retry"
-"""The key of `ModelCall.metadata` under which a hook puts a `ModelRetry` that takes the place of the agent's."""
-
-
 class Model(Protocol):
     """The interface of a model.
 
@@ -123,29 +110,6 @@ class StreamingModel(Model, Protocol):
             TransientModelError: If the call may succeed later; it is retried if none of its text was released.
         """
         ...
-
-
-class ModelRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """Retries of a model call after a `TransientModelError`.
-
-    Attributes:
-        attempts: Number of attempts; 1 for no retry.
-        first_wait: Seconds before the second attempt. The wait doubles for each further one.
-        max_wait: Maximum wait between two attempts, in seconds.
-        jitter: Random share of each wait, from 0 to 1, so that runs do not retry at the same time.
-    """
-
-    attempts: int = 4
-    first_wait: float = 0.25
-    max_wait: float = 8.0
-    jitter: float = 0.5
-
-    def wait(self, attempt: int, error: TransientModelError) -> float:
-        """Return the seconds to wait after an attempt, counted from 1; what the provider asked for wins."""
-        if error.retry_after is not None:
-            return max(0.0, error.retry_after)
-        longest = min(self.max_wait, self.first_wait * 2 ** (attempt - 1))
-        return float(longest * (1 - self.jitter * random.random()))
 
 
 Turn: TypeAlias = str | ToolRequest | Sequence[ToolRequest] | ModelResponse | Exception
@@ -237,77 +201,6 @@ class ScriptedModel:
         for piece in re.findall(r"\s*\S+\s*|\s+", answer.content if isinstance(answer, ModelResponse) else ""):
             yield piece
         yield answer
-
-
-async def respond(
-    model: Model, make: Callable[[], ModelCall], retry: ModelRetry, text: RunText | None = None
-) -> ModelResponse:
-    """Call a model until it responds or fails permanently.
-
-    Args:
-        model: Who is asked.
-        make: Makes the call anew for each attempt: a model may edit its lists.
-        retry: How often.
-        text: Who takes the text while it is written. What was given away cannot be taken back: such an attempt is the
-            last one.
-
-    Raises:
-        ModelAnswerError: If it returns something other than a `ModelResponse`.
-        TransientModelError: If it still fails after the last attempt.
-    """
-    attempt = 1
-    pause = model_pause.get()
-    while True:
-        if pause is not None:
-            await pause.wait(model)
-        try:
-            answer: Any = model.respond(make()) if text is None else text.read(model, make())
-            if answer.__class__ is CoroutineType or inspect.isawaitable(answer):
-                answer = await answer
-            return _check_response(model, answer)
-        except TransientModelError as error:
-            if pause is not None and error.retry_after is not None:
-                pause.limit(model, error.retry_after)
-            if attempt >= retry.attempts or (text is not None and text.given):
-                raise
-            await anyio.sleep(retry.wait(attempt, error))
-            attempt += 1
-        except anyio.get_cancelled_exc_class() as error:
-            if own_cancellation():
-                raise ModelError(
-                    f"Model {model.name!r} raised a cancellation, although nobody had cancelled it."
-                ) from error
-            raise
-
-
-def copy_lists(call: ModelCall) -> ModelCall:
-    """Return a call with lists of its own, which the model can edit."""
-    own: ModelCall = call.__copy__()  # type: ignore[attr-defined]  # `copy.copy` takes twice as long
-    msgspec.structs.force_setattr(own, "messages", list(call.messages))
-    msgspec.structs.force_setattr(own, "tools", list(call.tools))
-    return own
-
-
-NUMBERS = frozenset((int, float))
-
-
-def _check_response(model: Model, answer: object) -> ModelResponse:
-    if not isinstance(answer, ModelResponse):
-        raise ModelAnswerError(model.name, f"it answered {quote(answer)}")
-    if not isinstance(answer.content, str):
-        raise ModelAnswerError(model.name, f"its `content` is {quote(answer.content)}")
-    if not isinstance(answer.usage, Usage):
-        raise ModelAnswerError(model.name, f"its `usage` is {quote(answer.usage)}")
-    counts = msgspec.structs.astuple(answer.usage)
-    are_numbers = NUMBERS.issuperset(map(type, counts)) or all(isinstance(each, int | float) for each in counts)
-    if not are_numbers or not all(map(math.isfinite, counts)):
-        raise ModelAnswerError(model.name, f"its `usage` is {quote(answer.usage)}, and counts are finite numbers")
-    if not isinstance(answer.tool_calls, list | Sequence):
-        raise ModelAnswerError(model.name, f"its `tool_calls` is {quote(answer.tool_calls)}")
-    for calling in answer.tool_calls:
-        if not isinstance(calling, ToolRequest) or not isinstance(calling.tool_name, str):
-            raise ModelAnswerError(model.name, f"one of its `tool_calls` is {quote(calling)}")
-    return answer
 
 
 OnToken = Callable[[str], Awaitable[None] | None]

@@ -32,7 +32,7 @@ from hookline.phases import Phase
 from hookline.runtime._agent import Agent
 from hookline.runtime._approvals import ask_person, note_decisions, resume_step
 from hookline.runtime._compaction import compact_if_needed
-from hookline.runtime._models import RETRY, ModelRetry, copy_lists, respond
+from hookline.runtime._model_retry import RETRY, ModelRetry, copy_lists, respond
 from hookline.runtime._persistence import checkpoint
 from hookline.runtime._phase_moves import move_to, move_to_model
 from hookline.runtime._run import Run, after_step, before_step

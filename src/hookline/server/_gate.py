@@ -17,10 +17,11 @@ from hookline.registry import request_id
 from hookline.server._callers import Caller
 from hookline.server._client_addresses import client_address
 from hookline.server._parts import ServerParts
+from hookline.server._paths import normalize_path
 from hookline.server._problems import MEDIA_TYPE, ApiError, add_refusal_code, as_api_error, unexpected_error
 from hookline.server._rates import Allowance, RateLimits, check_allowance
 from hookline.server._refusals import AUDITED, Attempt
-from hookline.server._text import check_text, normalize_path
+from hookline.server._text import check_text
 from hookline.store import limit_waiting
 
 __all__ = ["RequestGate"]

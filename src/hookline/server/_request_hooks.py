@@ -13,8 +13,8 @@ from hookline.asgi import App, HookMiddleware, Message, Receive, Scope, Send
 from hookline.calls import RequestCall
 from hookline.hooks import AnyHook, Hooks, Interceptor
 from hookline.server._parts import ServerParts
+from hookline.server._paths import normalize_path
 from hookline.server._problems import MEDIA_TYPE, ApiError, add_refusal_code
-from hookline.server._text import normalize_path
 
 __all__ = ["RequestHooks"]
 

@@ -9,10 +9,10 @@ from urllib.parse import unquote_to_bytes
 from litestar import Request
 from litestar.datastructures import FormMultiDict
 
-from hookline.asgi import Scope, has_dot_segment, merge_slashes
+from hookline.asgi import Scope
 from hookline.server._problems import ApiError
 
-__all__ = ["TextRequest", "check_text", "malformed_error", "normalize_path"]
+__all__ = ["TextRequest", "check_text", "malformed_error"]
 
 FORM = "application/x-www-form-urlencoded"
 READ = frozenset((b"content-type", b"idempotency-key", b"if-match", b"if-none-match", b"last-event-id"))
@@ -54,20 +54,6 @@ class TextRequest(Request[Any, Any, Any]):
 def malformed_error(detail: str) -> ApiError:
     """Build the error for a request that cannot be parsed."""
     return ApiError(400, "malformed", detail)
-
-
-def normalize_path(path: str) -> str:
-    """Normalize a path, so that the router, hooks, logs and metrics all see the same one.
-
-    The router treats `//v1//keys/` as `/v1/keys`. It does not resolve dot segments, while a proxy in front may.
-
-    Raises:
-        ApiError: 400, if the path has a segment `.` or `..`.
-    """
-    if has_dot_segment(path):
-        raise malformed_error("The path has a segment '.' or '..'; resolve it before you send it.")
-    merged = merge_slashes(path)
-    return merged if merged[:1] == "/" and (merged == "/" or merged[-1] != "/") else f"/{merged.strip('/')}"
 
 
 def check_text(scope: Scope) -> None:

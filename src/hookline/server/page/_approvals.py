@@ -26,6 +26,7 @@ from hookline.server.page._equal_calls import (
     make_equal_mark,
     parse_decision,
 )
+from hookline.server.page._forms import read_choices, read_form
 from hookline.server.page._hook_names import find_hook_names
 from hookline.server.page._operations import MOST_MARKS, call_mark, stream_renderings
 from hookline.server.routes import (
@@ -137,7 +138,7 @@ async def show_conversation(request: Req) -> Response[str]:
 async def decide_call(request: Req) -> Response[str]:
     """Decide about the call that the form shows, if it is still the same and not decided yet."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     body = parse_decision(fields.get("call"), fields.get("decision"), fields.get("reason", ""), fields.get("seen", ""))
     result = await decide_about(context.parts, caller, fields.get("operation", ""), body)
     if result.problem:
@@ -208,9 +209,9 @@ async def show_equal_calls(request: Req) -> Response[str]:
 async def decide_equal_calls(request: Req) -> Response[str]:
     """Decide about the chosen ones of several equal calls, and show what happened to each."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     try:
-        chosen = [msgspec.json.decode(each, type=ChosenCall) for each in await context.read_choices(request, "chosen")]
+        chosen = [msgspec.json.decode(each, type=ChosenCall) for each in await read_choices(request, "chosen")]
         first = msgspec.json.decode(fields.get("first", ""), type=ChosenCall)
     except msgspec.MsgspecError:
         raise ApiError(422, "invalid", "The form is incomplete. Go back to the list, and begin again.") from None

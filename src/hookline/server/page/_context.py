@@ -15,9 +15,7 @@ from markupsafe import Markup
 
 from hookline.server._callers import Caller, Req, Scope
 from hookline.server._parts import ServerParts
-from hookline.server._problems import ApiError
 from hookline.server.page._assets import Assets
-from hookline.server.page._kept_forms import read_kept_form
 from hookline.server.page._sessions import SESSION_SECONDS, PageSession, SessionCookies
 from hookline.server.page._shared_work import SharedWork
 from hookline.server.page._sign_outs import SignOuts
@@ -216,21 +214,6 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
         caller = session.caller
         return caller is not None and await self.parts.keys.still(caller) and not await self.sign_outs.contains(session)
 
-    async def read_form(self, request: Req) -> dict[str, str]:
-        """Read the fields of a form, and check that it belongs to this session and this page.
-
-        Raises:
-            ApiError: 403, if it does not.
-        """
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise ApiError(403, "foreign_form", "The form came from another site.")
-        given = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-        session: PageSession | None = request.scope["state"].get("hookline_session")
-        if session is None or not self.sessions.has_token(session, given.pop("token", "")):
-            request.scope["state"]["hookline_kept_form"] = await read_kept_form(request, PREFIX)
-            raise ApiError(403, "stale_form", "The form is too old, or belongs to another session. Reload the page.")
-        return given
-
     async def known_tenants(self, caller: Caller) -> list[str]:
         """Return the tenants of the newest operations, for a caller who sees all tenants; `[]` for others."""
         return await self.parts.summaries.names("tenant_id", None) if caller.sees_all else []
@@ -238,10 +221,6 @@ class PageContext(msgspec.Struct, frozen=True, kw_only=True):
     async def known_agents(self, caller: Caller, tenant: str | None) -> list[str]:
         """Return the agents of the newest operations of a tenant; of all that the caller may see without one."""
         return await self.parts.summaries.names("agent_id", caller.tenant(tenant))
-
-    async def read_choices(self, request: Req, name: str) -> list[str]:
-        """Read the chosen values of a field of a form that may be given several times."""
-        return [value for value in (await request.form()).getall(name, []) if isinstance(value, str)]
 
 
 @lru_cache(REMEMBERED_PARTS)

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement
 from hookline.server._audit import write_audit_alone
 from hookline.server._callers import Req, caller_of
 from hookline.server.page._context import context_of
+from hookline.server.page._forms import read_form
 from hookline.server.page._hook_names import find_hook_names
 from hookline.server.routes import Id, read_visible_delivery, retry_delivery
 from hookline.store import DeliveryFilter, DeliveryStatus, deliveries
@@ -86,7 +87,7 @@ async def show_delivery(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def retry_now(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Try a delivery now."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     await retry_delivery.fn(request, id)
     return context.redirect(request, _return_path(fields, id), notice="retried")
 
@@ -95,7 +96,7 @@ async def retry_now(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def replay_delivery(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Replay a delivery."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     found = await read_visible_delivery(context.parts, caller, id)
     caller.check_writable(found.tenant_id)
     if not await context.parts.deliveries.replay(SingleDelivery(id=id)):

@@ -10,6 +10,7 @@ from hookline.delivery import EndpointSecret, normalize_endpoint
 from hookline.server._callers import Caller, Req, caller_of, not_found_error
 from hookline.server._problems import ApiError
 from hookline.server.page._context import PageContext, context_of
+from hookline.server.page._forms import read_form
 from hookline.server.page._once import claim_form, make_form_id, release_form
 from hookline.server.routes import (
     EndpointBody,
@@ -58,7 +59,7 @@ async def show_endpoints(request: Req) -> Response[str]:
 async def enable_again(request: Req) -> Response[str]:
     """Enable an endpoint."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     await enable_endpoint.fn(request, EndpointBody(url=fields.get("url", ""), tenant_id=fields.get("tenant")))
     if fields.get("from") == "one":
         return context.redirect(request, "/endpoints/one", **_address(fields), notice="enabled")
@@ -75,7 +76,7 @@ async def show_endpoint(request: Req) -> Response[str]:
 async def make_secret(request: Req) -> Response[str]:
     """Create a signing secret of an endpoint, and show it once."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     try:
         if fields.get("overlap") not in OVERLAPS:
             raise ApiError(422, "invalid", "Choose for how long the old secrets go on signing.")
@@ -111,7 +112,7 @@ async def confirm_revocation(request: Req, id: Id) -> Response[str]:  # noqa: A0
 async def end_secret(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Revoke a signing secret."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     await revoke_secret.fn(request, id=id)
     return context.redirect(request, "/endpoints/one", **_address(fields), notice="secret-revoked")
 

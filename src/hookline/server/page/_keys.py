@@ -11,6 +11,7 @@ from hookline.server._callers import SCOPES, Caller, Req, Scope, caller_of, not_
 from hookline.server._keys import ApiKey, KeyState, state_of
 from hookline.server._problems import ApiError, FieldProblem
 from hookline.server.page._context import PageContext, context_of
+from hookline.server.page._forms import read_choices, read_form
 from hookline.server.page._once import claim_form, make_form_id, release_form
 from hookline.server.routes import Id, KeyBody, RotateKeyBody, create_key, revoke_key, rotate_key
 
@@ -79,8 +80,8 @@ async def show_form(request: Req) -> Response[str]:
 async def make_key(request: Req) -> Response[str]:
     """Create a key, and show it once."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
-    chosen = await context.read_choices(request, "scope")
+    fields = await read_form(request)
+    chosen = await read_choices(request, "scope")
     try:
         body = KeyBody(
             name=_parse_name(fields.get("name", "")),
@@ -104,7 +105,7 @@ async def show_rotation(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def replace_key(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Create a key with the same rights, show it once, and let the old one expire."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     old = await _read_key(context, caller, id)
     try:
         if fields.get("overlap") not in OVERLAPS:
@@ -129,7 +130,7 @@ async def confirm_revocation(request: Req, id: Id) -> Response[str]:  # noqa: A0
 async def end_key(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Revoke a key."""
     context = context_of(request)
-    await context.read_form(request)
+    await read_form(request)
     await revoke_key.fn(request, id=id)
     return context.redirect(request, "/keys", notice="revoked")
 

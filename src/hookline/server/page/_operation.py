@@ -29,6 +29,7 @@ from hookline.server.page._conversation import (
     count_whole_steps,
     text_view,
 )
+from hookline.server.page._forms import read_form
 from hookline.server.page._hook_names import find_hook_names
 from hookline.server.page._operations import MOST_MARKS, call_mark, digest, stream_renderings
 from hookline.server.page._waterfall import read_events, waterfall_body
@@ -243,7 +244,7 @@ async def read_waterfall(request: Req, id: Id) -> Response[bytes]:  # noqa: A002
 async def interrupt_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Ask for the interruption of an operation."""
     context = context_of(request)
-    await context.read_form(request)
+    await read_form(request)
     operation = await interrupt_stored_operation(context.parts, caller_of(request), id)
     return context.redirect(request, f"/operations/{_segment(operation.operation_id)}", notice="interrupted")
 
@@ -252,7 +253,7 @@ async def interrupt_operation(request: Req, id: Id) -> Response[str]:  # noqa: A
 async def retry_operation(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Start an operation anew, once for each form."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     operation = await retry_stored_operation(
         context.parts, caller_of(request), id, key=fields.get("key", "") or secrets.token_hex(8)
     )

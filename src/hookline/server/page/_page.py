@@ -42,6 +42,7 @@ from hookline.server.page import (
 )
 from hookline.server.page._assets import Assets
 from hookline.server.page._context import PREFIX, VIEWS, PageContext, context_of, validate_place
+from hookline.server.page._forms import read_form
 from hookline.server.page._gate import PageGate
 from hookline.server.page._kept_forms import LARGEST_FORM, LARGEST_KEPT, KeptForm, parse_form, read_kept_form
 from hookline.server.page._sessions import SessionCookies
@@ -125,7 +126,7 @@ async def show_sign_in(request: Req) -> Response[Any]:
 async def sign_in(request: Req) -> Response[Any]:
     """Sign in with a key, and redirect to the page that was asked for before."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     place = validate_place(fields.get("place", ""))
     caller = await context.parts.keys.authenticate(fields.get("key", "").strip())
     kept = parse_form(fields)
@@ -147,7 +148,7 @@ async def sign_in(request: Req) -> Response[Any]:
 async def sign_out(request: Req) -> Response[str]:
     """End the session, so that copies of its cookie are refused too."""
     context = context_of(request)
-    await context.read_form(request)
+    await read_form(request)
     await context.sign_outs.end(request.scope["state"]["hookline_session"])
     answer = context.redirect(request, "/sign-in")
     answer.cookies.append(context.cookie(request, None))

@@ -30,6 +30,7 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
+from hookline.server.page._forms import read_form
 from hookline.server.page.hooks._fields import (
     MODULE,
     FieldGroup,
@@ -160,7 +161,7 @@ async def submit_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
 
 async def _read_values(request: Req) -> dict[str, str]:
     """Read the texts of a form. Browsers send lines with CR and LF, whatever was in the field."""
-    given = await context_of(request).read_form(request)
+    given = await read_form(request)
     return {name: value.replace("\r\n", "\n") for name, value in given.items()}
 
 

@@ -23,6 +23,7 @@ from hookline.server._actors import describe_actors
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
+from hookline.server.page._forms import read_form
 from hookline.server.page.hooks._fields import POINT_GROUPS
 from hookline.server.routes import HookOrder, order_hooks, read_history
 
@@ -47,7 +48,7 @@ async def show_order(request: Req) -> Response[str]:
 async def change_order(request: Req) -> Response[str]:
     """Store an order: that of the form, with one hook moved if a button says so."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     point, tenant = fields.get("point", ""), fields.get("tenant", "")
     order = _move(_parse_order(fields.get("order", "")), fields.get("move", ""))
     fence = fields.get("fence") == "yes"

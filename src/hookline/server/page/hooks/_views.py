@@ -28,6 +28,7 @@ from hookline.server._backtests import ShownBacktest
 from hookline.server._callers import Req, caller_of
 from hookline.server._problems import ApiError
 from hookline.server.page._context import context_of
+from hookline.server.page._forms import read_form
 from hookline.server.page.hooks._fields import (
     POINT_GROUPS,
     FieldGroup,
@@ -165,7 +166,7 @@ async def show_matches(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def switch_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Switch a definition on or off."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     enabled, tenant = fields.get("enabled") == "yes", fields.get("tenant")
     tag = f'"{fields.get("revision", "")}"'
     try:
@@ -193,7 +194,7 @@ def _read_fence(fields: Mapping[str, str]) -> bool:
 async def switch_hook_for_tenant(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Switch a system hook off for one tenant, or on again."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     off, on = fields.get("off", "").strip(), fields.get("on", "")
     if not off and not on:
         return await _render_hook(request, id, "", tenant_problem="Name the tenant.")
@@ -231,7 +232,7 @@ async def _leave_out(request: Req, id: Id, off: str, on: str) -> None:  # noqa: 
 async def roll_out_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Have a definition decide, or only record what it would decide, for the operations that the form names."""
     context = context_of(request)
-    fields = {name: value.replace("\r\n", "\n") for name, value in (await context.read_form(request)).items()}
+    fields = {name: value.replace("\r\n", "\n") for name, value in (await read_form(request)).items()}
     tenant, mode = fields.get("tenant"), fields.get("mode")
     found = await read_changeable(context.parts.registry, caller_of(request), id, tenant)
     drawn = _fill_scope(request, found, fields)
@@ -291,7 +292,7 @@ async def ask_to_delete(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def delete_one(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Delete a definition, which can be brought back."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     tag, tenant = f'"{fields.get("revision", "")}"', fields.get("tenant")
     try:
         await delete_hook.fn(request, id, tenant_id=tenant, if_match=tag, fence=_read_fence(fields))
@@ -352,7 +353,7 @@ async def _render_history(
 async def go_back(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Go back to a revision of a definition, which is a new revision."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     tenant = fields.get("tenant", "")
     try:
         body = msgspec.convert({"revision": fields.get("to", "")}, Reverting, strict=False)
@@ -373,7 +374,7 @@ async def go_back(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Try a definition out on a sample, or on a stored call, which then becomes the sample."""
     context = context_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     sample, tenant = fields.get("sample", ""), fields.get("tenant")
     try:
         if fields.get("call"):
@@ -394,7 +395,7 @@ async def dry_run_hook(request: Req, id: Id) -> Response[str]:  # noqa: A002
 async def judge_the_past(request: Req, id: Id) -> Response[str]:  # noqa: A002
     """Begin to judge stored calls with a definition, or stop that."""
     context, caller = context_of(request), caller_of(request)
-    fields = await context.read_form(request)
+    fields = await read_form(request)
     tenant, days = fields.get("tenant"), fields.get("days", "")
     if days not in BACKTEST_DAYS:
         raise ApiError(422, "invalid", "Choose one of the times that are listed.")
