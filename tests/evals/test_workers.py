@@ -242,8 +242,12 @@ def wait_until(happens: object) -> None:
 
 
 def is_running(process: int) -> bool:
-    try:
-        # A process whose parent has not asked for its end is one in name only.
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    """Return whether a thread of a process runs: its files stay open, and locked, until the last one has ended."""
+    for thread in Path(f"/proc/{process}/task").glob("*/stat"):
+        try:
+            state = thread.read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state not in "XZ":  # a process whose parent has not asked for its end is one in name only
+            return True
+    return False
